@@ -25,7 +25,7 @@ def test_a_duration_is_read_with_its_unit_and_written_short() -> None:
     written = {
         timedelta(seconds=59, microseconds=999_600): "1m",
         timedelta(seconds=-90): "-1m30s",
-        -MILLISECOND / 3: "0s",
+        timedelta(microseconds=-400): "0s",
     }
     assert {duration: format_duration(duration) for duration in written} == written
 

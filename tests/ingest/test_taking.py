@@ -27,7 +27,7 @@ from tidemark.pipeline.contract.places import MOST_ELEMENTS, Place
 from tidemark.pipeline.errors import LakeFull
 from tidemark.pipeline.ingest.counting import Counted, RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side, Taken, Waiting
-from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
+from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.subscription import PulledBatch
@@ -36,7 +36,9 @@ from tidemark.pipeline.watermark.histogram import NO_EVENT
 NOW, HOUR = at(10_000_000), timedelta(hours=1)
 OF_ELEMENTS = replace(CONTRACT, each=Place.of("payload:readings"), event_time=Place.of("each:ts"), fields={})
 OLD = replace(CONTRACT, first_event_time=NOW - 3000 * HOUR, fields={})
+OF_OLD_ELEMENTS = replace(OF_ELEMENTS, first_event_time=OLD.first_event_time)
 MOST_HOURS = 200
+"""Fewer than one message may have."""
 
 
 @dataclass
@@ -95,7 +97,7 @@ def batch_of(messages: Sequence[Any]) -> PulledBatch:
 def keeper_of(side: Side, reader: HeartbeatReader, clock: ManualClock, files: Files | None = None) -> Keeper:
     if side is Side.TRACKING:
         return Tracking(reader, RememberedCopies(), timedelta(0), clock)
-    return Landing(files or Files(), Files(), reader, lambda: None, clock, most_hours=MOST_HOURS)
+    return Landing(files or Files(), Files(), reader, lambda: None, clock)
 
 
 # Time
@@ -168,9 +170,9 @@ def written(hour: int) -> str:
     return str(to_us(NOW - hour * HOUR) // 1000)
 
 
-def landed(batches: Sequence[PulledBatch], contract: MessageContract = OLD) -> tuple[Taken, Files, list[str]]:
+def landed(batches: list[PulledBatch], contract: MessageContract = OLD, **most: int) -> tuple[Taken, Files, list[str]]:
     clock, subscription, files = ManualClock(NOW), Leased(), Files()
-    keeper = keeper_of(Side.BASE, HeartbeatReader(contract), clock, files)
+    keeper = Landing(files, Files(), HeartbeatReader(contract), lambda: None, clock, **most)
     taken = take(batches, subscription, keeper, clock.monotonic() + 60)
     assert taken.ingested.rejected.total() == 0
     return taken, files, subscription.back.get(GIVEN_BACK_SECONDS, [])
@@ -181,11 +183,11 @@ def test_messages_of_two_thousand_hours_are_taken_a_few_hours_at_a_time_the_newe
     left = {f"ack m{number}": of_hour(number, hours[f"ack m{number}"]) for number in range(2000)}
     while left:
         taken, files, back = landed([batch_of(list(left.values()))])
-        assert len(files.hours) == MOST_HOURS
+        assert len(files.hours) == HOURS_AT_ONCE
         assert set(files.hours.values()) == {1}, "one file an hour"
         assert sorted([*taken.ack_ids, *back]) == sorted(left)
         for order in (list(left), sorted(left, key=lambda ack_id: hours[ack_id])):
-            assert {*order[: MOST_HOURS // 2]} <= {*taken.ack_ids}
+            assert {*order[: HOURS_AT_ONCE // 2]} <= {*taken.ack_ids}
         left = {ack_id: left[ack_id] for ack_id in back}
 
 
@@ -195,15 +197,15 @@ def test_the_message_that_was_published_first_is_taken_whatever_newer_hours_are_
     sent = [range(MOST_HOURS + 100), *([hour] for hour in range(MOST_HOURS + 100)), first]
     data = [orjson.dumps({"readings": [{"ts": written(hour)} for hour in hours]}) for hours in sent]
     batch = batch_of([message(n, one, {"stream_id": "a"}, NOW - timedelta(seconds=n)) for n, one in enumerate(data)])
-    taken, _, _ = landed([batch], replace(OF_ELEMENTS, first_event_time=OLD.first_event_time))
+    taken, _, _ = landed([batch], OF_OLD_ELEMENTS, most_hours=MOST_HOURS)
     assert batch.ack_ids[-1] in taken.ack_ids
 
 
 def test_the_hours_of_all_batches_of_a_taking_count_together() -> None:
-    enough, more = range(MOST_HOURS - 50), range(100)
-    batches = [of_hours([*enough, 0]), of_hours([*more, 400, *range(1000, 1100)]), of_hours([0])]
+    enough, more = range(HOURS_AT_ONCE - 50), [*range(100), *range(HOURS_AT_ONCE, HOURS_AT_ONCE + 101)]
+    batches = [of_hours([*enough, 0]), of_hours(more), of_hours([0])]
     taken, files, back = landed(batches)
-    assert len(files.hours) == MOST_HOURS
+    assert len(files.hours) == HOURS_AT_ONCE
     kept = [*range(100), 100, *range(101, 150)]
     assert taken.ack_ids == [*batches[0].ack_ids, *(batches[1].ack_ids[number] for number in kept)]
     assert back == [batches[1].ack_ids[number] for number in range(150, 201)], "and the third was not asked for"
@@ -214,7 +216,7 @@ def test_a_message_of_more_hours_than_a_taking_may_have_is_taken_whole_whatever_
     whole, one = (orjson.dumps({"readings": readings}) for readings in (hours, hours[:1]))
     for first, landed_beside in ((whole, 0), (one, 1)):
         batch = batch_of([message(n, data, {"stream_id": "a"}) for n, data in enumerate((first, whole, whole))])
-        taken, files, back = landed([batch], replace(OF_ELEMENTS, first_event_time=OLD.first_event_time))
+        taken, files, back = landed([batch], OF_OLD_ELEMENTS, most_hours=MOST_HOURS)
         assert (taken.ack_ids, back) == (batch.ack_ids[: landed_beside + 1], batch.ack_ids[landed_beside + 1 :])
         assert (taken.ingested.heartbeats, len(files.hours)) == (len(hours) + landed_beside, len(hours))
 
