@@ -263,7 +263,7 @@ class Batches:
       backlog gone.
 
     While a batch is processed, messages of the next one may be pulled, within the budget. With `backlog`, the first
-    pull is short.
+    pull is short, and so is each pull after a batch that is not full.
     """
 
     subscription: PubSubSubscription
