@@ -151,10 +151,7 @@ def room_for_older(
       next live window closes. Once the older windows have waited for PATIENCE, they get a short run in any case. If
       `at_once` is larger, one run is reserved for live windows.
     - `waited` is the time for which older windows have waited.
-    - `ended` are ended runs, newest first. The last successful run over older windows is compared with an earlier one
-      that had at most half or at least twice as many windows. This tells how long a run takes to start, and how long
-      per window. If the start leaves little of the time budget, the run may still compute windows for as long as the
-      start takes, but at most for SHORTEST less AROUND. Otherwise, runs would soon have a single window each.
+    - `ended` are ended runs, newest first. The size of the new run is estimated from them.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)) <= now + LONGEST_PAUSE:
@@ -166,17 +163,26 @@ def room_for_older(
             return 0, "a live window is due, or about to close"
     elif live_due or sum(run.is_backlog for run in working) >= at_once - 1:
         return 0, "the last free slot for runs is reserved for live windows"
-    time = max(time, SHORTEST)
+    return _fitting(max(time, SHORTEST), ended), ""
+
+
+def _fitting(time: timedelta, ended: Attempts) -> int:
+    """Return the number of older windows that a run computes within the time budget `time`.
+
+    The last successful run over older windows is compared with an earlier one that had at most half or at least twice
+    as many windows. This tells how long a run takes to start, and how long per window. If the start leaves little of
+    the budget, the run may still compute windows for as long as the start takes, but at most for SHORTEST less AROUND.
+    Otherwise, runs would soon have a single window each."""
     runs = [
         (len(run.windows), max(run.ended_at - run.began_at, timedelta(seconds=1)))
         for run in ended
         if run.is_backlog and run.windows and not run.failed
     ]
     if not runs:
-        return FIRST, ""
+        return FIRST
     count, took = runs[0]
     other, other_took = next((run for run in runs if not count < 2 * run[0] < 4 * count), (0, timedelta(0)))
     each = max(min((took - other_took) / (count - other), took / count), timedelta.resolution)
     start = took - count * each
     of_windows = max(time - AROUND - start, min(start, SHORTEST - AROUND))
-    return max(1, min(int(of_windows / each), max(FIRST, GROWTH * count))), ""
+    return max(1, min(int(of_windows / each), max(FIRST, GROWTH * count)))
