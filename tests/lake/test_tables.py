@@ -87,7 +87,7 @@ def test_a_file_without_statistics_is_read_also_while_another_thread_opens_the_t
 
 
 def reopening(table: LakeTable, then: Callable[..., object], *given: object) -> object:
-    """What `current` of another thread does while this one does something else."""
+    """Call, and then forget the open table, as `current` of another thread does before it opens the table again."""
     found = then(*given)
     table._table = None
     return found
