@@ -88,7 +88,7 @@ def parse_duration(text: str) -> timedelta:
 
     Raises ValueError if the duration has no unit or is negative, and TooLong. The error says what to write.
     """
-    written = text.strip()
+    written = str(text).strip()  # in Python, somebody may pass a number
     if written == "0":
         return timedelta(0)
     parts = PART.findall(written)

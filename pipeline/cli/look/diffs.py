@@ -26,6 +26,7 @@ from tidemark.pipeline.cli.output import console, grid, print_json, print_rows, 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.table_definition import read_table
 from tidemark.pipeline.errors import InvalidSettings, LakeError, WindowNotComputed
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.lake.tables.corrections import Change, Sought
 from tidemark.pipeline.lake.tables.windowed import PARTITION
@@ -89,7 +90,7 @@ def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, a
     found = found.sort_by([("event_time", "ascending"), ("stream_id", "ascending")])
     rows = found.slice(max(0, found.num_rows - limit))
     names = [name for name in rows.column_names if not name.startswith("previous_") and name not in LEFT_OUT]
-    said = f"{nothing}{rows.num_rows} of {found.num_rows} rows; --json has every column"
+    said = f"{nothing}{rows.num_rows} of {counted(found.num_rows, 'row')}; --json has every column"
     print_rows(rows.to_pylist(), said, names, whole=PARTITION, as_json=as_json)
 
 
@@ -107,7 +108,7 @@ def _of_custom(at: Here, name: str, window: str | None, limit: int, *, as_json: 
     rows, nothing = found.slice(0, limit), ""
     if window is None and not found.num_rows:
         nothing = _empty(key, max((other for other, one in made.items() if one.rows), default=None))
-    said = f"{nothing}{rows.num_rows} of {found.num_rows} rows of window {key}"
+    said = f"{nothing}{rows.num_rows} of {counted(found.num_rows, 'row')} of window {key}"
     print_rows(rows.to_pylist(), said, rows.column_names, as_json=as_json)
 
 

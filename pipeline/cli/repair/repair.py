@@ -127,8 +127,9 @@ def repair(
         print_json({**_facts(survey, removed, clock.now()), "requested": requested, "mended": repaired})
     if survey.is_sound:
         say("nothing is wrong")
-    elif dry_run and wanted:
+    elif dry_run and (wanted or survey.own):
         stretches = [f"{stretch[0].key} to {stretch[-1].key}" for stretch in survey.repairable]
+        stretches += [f"{one.window} of {one.table}" for one in survey.own]
         say(f"would recompute: {', '.join(stretches)}")
     elif requested and wait:
         say("recomputed" if repaired else "some windows are not computed yet: look at the runs in Dagster")

@@ -197,13 +197,17 @@ class LogWitness:
         self._notes.delete(*(key for key in self._notes.listed() if int(key) > number))
 
 
+def end_at(last: int) -> str:
+    """Say where a log ends. `last` is the number of its last entry, or -1."""
+    return "is empty" if last < 0 else f"ends with entry {last}"
+
+
 def lost_end(note: Note, last: int) -> str:
     """Return the error message for a log that lost entries from its end. `last` is the number of the log's last entry,
     and `note` is the newest record of LogWitness."""
     reached = "" if note.watermark is None else f", when the watermark was at {iso(note.watermark)}"
-    ends = "is empty" if last < 0 else f"ends with entry {last}"
     return (
-        f"the tracking log {ends}, but it once had entry {note.number}{reached}: its end is lost. Restore a backup of "
-        f"tracking/log or, without a backup, run `tidemark repair --forget {last + 1}`: the watermark then holds "
-        "until base has landed every message that the lost entries may have counted"
+        f"the tracking log {end_at(last)}, but it once had entry {note.number}{reached}: its end is lost. "
+        f"Restore a backup of tracking/log or, without a backup, run `tidemark repair --forget {last + 1}`: the "
+        "watermark then holds until base has landed every message that the lost entries may have counted"
     )

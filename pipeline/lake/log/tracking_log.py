@@ -30,7 +30,7 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.log.archive import ARCHIVES, LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
-from tidemark.pipeline.lake.log.notes import SENT, WATERMARK, LogWitness, Note, lost_end
+from tidemark.pipeline.lake.log.notes import SENT, WATERMARK, LogWitness, Note, end_at, lost_end
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import (
     Beginning,
@@ -339,7 +339,7 @@ class TrackingLog:
         is_end_lost = noted > newest or noted < 0 <= newest  # the notes may be lost as well
         if number > newest + is_end_lost:
             raise LakeError(
-                f"entry {number} is not lost: the log ends with entry {newest}; nothing was changed. If the lake was "
+                f"entry {number} is not lost: the log {end_at(newest)}; nothing was changed. If the lake was "
                 "restored from a copy while the pipeline ran, restart the pipeline"
             )
         with suppress(ObjectMissing, CorruptObject):
