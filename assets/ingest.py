@@ -152,8 +152,9 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
         report_dead(runs, INGEST, now)
         state, watch = lake.state(INGEST), lake.watch()
         watch.look(state)
-        progress = "".join(f"; {one.sentence()}" for one in progress_of(watch.looks)[:1])
         reason = "" if is_continuous else why_readers(state, now, settings, watch, plan)
+        said = [one.sentence() for one in progress_of(watch.looks)[:1]]
+        progress = "".join(f"; {one}" for one in said if one not in (reason or ""))
         if reason is None:
             run = run_at_work(runs, now, plan)
             reads = "ticks can land the backlog" if run is None else f"run {run[:8]} is reading"

@@ -193,6 +193,8 @@ def test_the_sensor_asks_for_a_run_when_ticks_do_not_catch_up(
             assert not asked or number > 6, "what they leave is young"
     (request,) = asked
     assert request.tags["tidemark/why"].startswith("ticks do not catch up: falling behind: 4 messages/s are read, and ")
+    ticking.run(INGEST, STATUS.STARTING)
+    assert skipped(ticking).count("falling behind") == 1
 
 
 # Ticks beside a run
