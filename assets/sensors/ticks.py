@@ -15,7 +15,7 @@ from tidemark.assets.events import landing_events, landing_sentence, tracking_ev
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
 from tidemark.assets.scheduler.runs import Runs
-from tidemark.assets.sensors.watching import Jobs, note_problem, recorder_of, ticking_sensor
+from tidemark.assets.sensors.watching import PROBLEMS, Jobs, recorder_of, ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
@@ -172,4 +172,4 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
 
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
     lake.watch().came[side] = came
-    note_problem(lake, sensor, came.waiting.sentence())
+    lake.kept.get(PROBLEMS, dict[str, str])[sensor] = came.waiting.sentence()

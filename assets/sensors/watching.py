@@ -104,12 +104,6 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
     return watching
 
 
-def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
-    """Record a problem of a tick that did not fail, such as messages that cannot be judged yet. An empty `problem`
-    clears the record."""
-    lake.kept.get(PROBLEMS, dict[str, str])[sensor] = problem
-
-
 def unprefixed(settings: Settings, name: str) -> str:
     """Return the name of a job or sensor in Dagster without the pipeline's prefix."""
     return name.removeprefix(name_of(settings, ""))

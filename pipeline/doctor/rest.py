@@ -36,7 +36,7 @@ def ask(
     """Send one request without retries. `content` are arguments of `requests.request`, such as `json` or `params`.
     Raises Silent if there is no answer, and PermissionMissing if the request needs credentials and there are none."""
     try:
-        with _session(impersonate) if with_credentials else requests.Session() as session:
+        with AuthorizedSession(credentials_of(impersonate)) if with_credentials else requests.Session() as session:  # type: ignore[no-untyped-call]
             response: requests.Response = session.request(method, url, timeout=SECONDS, **content)
     except GoogleAuthError as error:
         raise _unusable(error) from error
@@ -61,10 +61,6 @@ def ask_bucket(lake: LakeSettings, path: str = "", params: Sequence[tuple[str, s
 
 def bucket_of(lake: LakeSettings) -> str:
     return urlsplit(lake.uri).netloc
-
-
-def _session(impersonate: str | None) -> Any:
-    return AuthorizedSession(credentials_of(impersonate))  # type: ignore[no-untyped-call]
 
 
 def check_credentials(setup: Setup) -> Iterator[Statement]:

@@ -115,7 +115,8 @@ class Housekeeper:
         hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)
         if hour is not None and by_day:
             hour = _floor(_floor(hour, DAY) - lookback, HOUR)
-        needed = None if hour is None else _ceiling(hour + lookback, windowing.length)
+        # Rounded up to the start of a window.
+        needed = None if hour is None else hour + lookback + (EPOCH - hour - lookback) % windowing.length
         since = max(moment for moment in (first, needed) if moment is not None)
         kept, before = lake.kept_windows(windowing, lookback), windowing.number_of(since)
         due = lake.window_index(windowing, lookback).update().due(kept.closed(until))
@@ -228,7 +229,3 @@ def _done(figures: Figures, says: str, otherwise: str) -> Done:
 
 def _floor(moment: datetime, width: timedelta) -> datetime:
     return moment - (moment - EPOCH) % width
-
-
-def _ceiling(moment: datetime, width: timedelta) -> datetime:
-    return moment + (EPOCH - moment) % width

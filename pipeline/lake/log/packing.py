@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.codec import decode
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, WatermarkState
 
 ENTRIES = 1000
 """Minimum number of log entries per archive, except in the last archive that a packing writes. Once an archive has
@@ -101,7 +101,8 @@ class LogPacking:
                 raise self._log.gap(expected)
             content = self._log.content(number)  # from an archive if another packing has just moved it
             entry = decode(content, entry_name(number))
-            decided_at = _decided(entry)
+            decision = WatermarkState().after(0, entry).decision
+            decided_at = None if decision is None else decision.at
             if decided_at is not None and before <= decided_at <= now:
                 break
             if isinstance(entry, Compacted) and (decided_at is None or decided_at < before):
@@ -150,8 +151,3 @@ class LogPacking:
         newest_first = (decode(entries[number], entry_name(number)) for number in reversed(numbers))
         decided = (entry.decision.at for entry in newest_first if isinstance(entry, DecisionRecord))
         return next((at for at in decided if at <= now), None)
-
-
-def _decided(entry: Entry) -> datetime | None:
-    decision = WatermarkState().after(0, entry).decision
-    return None if decision is None else decision.at
