@@ -121,9 +121,7 @@ def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
 def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
     for commit in commits(followed.table.table, first - 1, last):
         for window, old, new in _replaced(commit):
-            rows = _compared(followed, commit, window, old, new)
-            if len(rows):
-                yield rows
+            yield _compared(followed, commit, window, old, new)
 
 
 def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:
@@ -147,8 +145,6 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
         detail = f"the rows cannot be compared: {error}"
         logger.warning("corrections of %s, window %s: %s", followed.name, window, detail)
         changes = UNKNOWN
-    if changes.is_empty():
-        return CONTENT.empty_table()
     old_run, new_run = run_of(old[0]), run_of(new[0]) if new else None
     return _rows(
         changes,

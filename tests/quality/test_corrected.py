@@ -103,7 +103,7 @@ def place(tmp_path: Path) -> Place:
 
 def test_each_row_that_changed_came_or_went_is_noted_with_both_runs_and_what_they_read(place: Place) -> None:
     old = place.compute({FIRST: {"a": 1, "b": 2, "c": 3}, SECOND: {"a": 1}})
-    new = place.compute({FIRST: {"a": 1, "b": 2.5, "d": 4}})
+    new = place.compute({FIRST: {"a": 1, "b": 2.5, "d": 4}, SECOND: {"a": 1}})
     assert place.follow() == 3
     assert set(place.said()) == {
         changed(2, FIRST, "b", 2, 2.5),
