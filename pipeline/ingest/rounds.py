@@ -342,8 +342,7 @@ class Rounds:
 
     def _decision(self) -> Decision | None:
         record, now, new = self.newest().record, self.settling.clock.now(), max(NEW, 3 * self.settings.watermark.tick)
-        is_new = record is not None and is_recent(record.decision.at, now, new)
-        return record.decision if record is not None and is_new else None
+        return record.decision if record is not None and is_recent(record.decision.at, now, new) else None
 
     def _aged(self, done: RoundDone) -> RoundDone:
         """Return the round with the ages of both backlogs. They come from the newest decision or, if no tick makes

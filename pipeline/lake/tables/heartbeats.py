@@ -143,9 +143,8 @@ class Heartbeats(LakeTable):
         self._checked: DeltaTable | None = None
 
     def check(self) -> None:
-        if self._table is not None and self._table is self._checked:  # not reopened since the last check
-            return
-        if (table := self.current()) is None:
+        is_checked = self._table is not None and self._table is self._checked  # not reopened since the last check
+        if is_checked or (table := self.current()) is None:
             return
         there = {column.name: pa.field(column) for column in table.schema().fields}
         for name, kind in self.fields.items():

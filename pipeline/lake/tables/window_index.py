@@ -170,13 +170,11 @@ class KeptWindows:
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
         """Raise WindowExpired if one of these windows needs heartbeats that have been deleted. `further` is the
         computation's lookback minus that of `heartbeat_diffs`."""
-        since = self.since()
-        if since is not None:
-            since += further
-        expired = [window for window in windows if since is not None and window.start < since]
-        if expired:
+        if (since := self.since()) is None:
+            return
+        if expired := [window for window in windows if window.start < since + further]:
             raise WindowExpired(
                 f"housekeeping has deleted heartbeats that {len(expired)} of these {len(windows)} windows need; the "
                 f"first such window is {expired[0]}. Nothing was written; select windows that start at "
-                f"{since:%Y-%m-%dT%H:%MZ} or later"
+                f"{since + further:%Y-%m-%dT%H:%MZ} or later"
             )

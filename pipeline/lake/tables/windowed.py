@@ -10,6 +10,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -194,10 +195,9 @@ class WindowedTable:
 
     def input_version(self, run: str) -> int | None:
         """Return the version of `heartbeats` that a run read; None if the run's manifest is gone or damaged."""
-        try:
+        with suppress(*UNREADABLE):
             return self.manifest(run).heartbeats_version
-        except UNREADABLE:
-            return None
+        return None
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Replaced:
         """Replace the run's windows with the run's files, in one transaction. A window is only replaced if it still has
@@ -409,10 +409,9 @@ class OwnTable(WindowedTable):
     def _inputs(self, run: str) -> Mapping[str, str]:
         """Return the digest of each window's input, from the run's manifest. If the manifest is gone or damaged, return
         an empty mapping, so that the windows are recomputed. Raises LakeError."""
-        try:
+        with suppress(*UNREADABLE):
             return self.manifest(run).inputs or {}
-        except UNREADABLE:
-            return {}
+        return {}
 
 
 def digest_of(inputs: Mapping[str, str]) -> str:
