@@ -111,6 +111,4 @@ def _job(settings: Settings, record: dg.RunRecord) -> str:
     """Return the job's name without the pipeline's prefix. All jobs that materialize assets from the UI share one name,
     so that there are few names."""
     name = record.dagster_run.job_name
-    if name.startswith(OF_THE_UI):
-        return BY_THE_UI
-    return unprefixed(settings, name)
+    return BY_THE_UI if name.startswith(OF_THE_UI) else unprefixed(settings, name)

@@ -137,9 +137,7 @@ def _ids(attributes: Attributes, known: Sequence[Any], place: Place) -> pa.Strin
 
 def _stream_ids(attributes: Attributes, known: Sequence[Any], places: Sequence[Place]) -> pa.StringArray:
     parts = [_ids(attributes, known, place) for place in places]
-    if len(parts) == 1:
-        return parts[0]
-    return pc.binary_join_element_wise(*(_not_empty(part) for part in parts), "/")
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*(_not_empty(part) for part in parts), "/")
 
 
 def _not_empty(ids: pa.StringArray) -> pa.StringArray:

@@ -98,9 +98,7 @@ class Place:
         place is the publish time."""
         if self.kind is PlaceKind.ATTRIBUTE:
             return attributes.get(self.name)
-        if type(payload) is Element:
-            return payload.find(self)
-        return finder(self.name)(payload)
+        return payload.find(self) if type(payload) is Element else finder(self.name)(payload)
 
 
 class Element(NamedTuple):

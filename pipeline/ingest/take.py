@@ -244,9 +244,7 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
 def seconds_of(waited: timedelta, patience: timedelta) -> int:
     """Return the delay in seconds before an undecided message is redelivered. `waited` is how long it has waited since
     its publish time."""
-    wait = min(LATEST, waited)
-    if waited <= patience + SOONEST:
-        wait = max(SOONEST, min(waited, patience - waited))
+    wait = max(SOONEST, min(waited, patience - waited)) if waited <= patience + SOONEST else min(LATEST, waited)
     return math.ceil(wait.total_seconds())
 
 

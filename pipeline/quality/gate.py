@@ -67,9 +67,7 @@ class Watermark:
         return self.has_reached(self.windowing.named(window).end if isinstance(window, str) else window)
 
     def sentence(self) -> str:
-        if self.decision is None:
-            return f"no decision has been made in {self.lake} yet"
-        return self.decision.sentence()
+        return f"no decision has been made in {self.lake} yet" if self.decision is None else self.decision.sentence()
 
 
 def watermark_of(lake: Lake, settings: Settings) -> Watermark:

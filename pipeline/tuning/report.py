@@ -201,9 +201,7 @@ def lag_bound_sentence(lag: Distribution, found: LagBound | None) -> str:
 
 def _fresher(seconds: float) -> str:
     said = words(abs(seconds))
-    if said == "0s":
-        return "just as fresh"
-    return f"{said} {'fresher' if seconds > 0 else 'staler'}"
+    return "just as fresh" if said == "0s" else f"{said} {'fresher' if seconds > 0 else 'staler'}"
 
 
 def facts_of(report: TuningReport) -> dict[str, Any]:

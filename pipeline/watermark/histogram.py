@@ -182,9 +182,7 @@ class Histogram:
             newest_slot_us = bucket * BUCKET_US + (np.frexp(before)[1].astype(np.int64) - 1) * SLOT_US
             return int(np.where(last < limit_us, last, np.maximum(first, newest_slot_us)).max())
         older = self.newest_valid_bucket(before=bucket)
-        if older is None:
-            return None
-        return int(self.last_publish_us[self._valid(older, older)].max())
+        return None if older is None else int(self.last_publish_us[self._valid(older, older)].max())
 
     def greatest_lag_us(self, publish_bucket: int) -> int:
         """Return an upper bound of `publish time - event time` of the messages published in a bucket. It exceeds the
@@ -327,9 +325,7 @@ def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
 
     `newest_publish_us` is computed from the kept cells. `reachable_from` ensures that the newest of them is not pruned.
     """
-    if max_lag is None:
-        return histogram
-    return histogram.only(~_is_passed_over(histogram, max_lag))
+    return histogram if max_lag is None else histogram.only(~_is_passed_over(histogram, max_lag))
 
 
 def passed_over(histogram: Histogram, max_lag: timedelta | None, positions: Ints | None = None) -> int:

@@ -198,9 +198,7 @@ def frontier(s: Situation) -> Verdict:
     if greatest is None:
         return Held(Finding.NO_DATA, Reason.HELD_NO_DATA)
     outstanding, messages, over = least_published(s, s.oldest_base, AFTER_ALL)
-    pin = greatest
-    if outstanding is not None and outstanding.min_event_time < greatest.min_event_time:
-        pin = outstanding
+    pin = outstanding if outstanding is not None and outstanding.min_event_time < greatest.min_event_time else greatest
     bounds = (s.oldest_base, s.oldest_tracking, messages, greatest.min_event_time)
     return Candidate(Finding.FRONTIER, FrontierEvidence(pin, *bounds, passed_over=over))
 

@@ -144,9 +144,7 @@ class _Field:
         if self._is_map:
             # In each process, the library has another order.
             return {_key(key): self._one(value[key], depth) for key in sorted(value)}
-        if self._is_repeated:
-            return [self._one(one, depth) for one in value]
-        return self._one(value, depth)
+        return [self._one(one, depth) for one in value] if self._is_repeated else self._one(value, depth)
 
 
 def _converter(field: Any, known: dict[str, MessageType]) -> Convert:

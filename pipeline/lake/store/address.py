@@ -22,9 +22,7 @@ def open_objects(lake: LakeSettings, name: str = "") -> ObjectStore:
 
 def table_uri(lake: LakeSettings, name: str) -> str:
     """Return the address of the table or folder `name` in the lake: an absolute path or a `gs://` address."""
-    if lake.folder is not None:
-        return str(lake.folder.absolute() / name)
-    return f"{lake.uri}/{name}"
+    return f"{lake.uri}/{name}" if lake.folder is None else str(lake.folder.absolute() / name)
 
 
 BOUNDS = {
