@@ -60,6 +60,8 @@ def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[st
         "TIDEMARK_CONFIG": str(config),
         "TIDEMARK_DAGSTER_STORAGE": settings.dagster.storage,
         CODE_PORT: str(settings.dagster.code_port),
+        # Even with telemetry off, Dagster's daemon uploads and deletes the files in $DAGSTER_HOME/logs, maybe ours.
+        "DAGSTER_DISABLE_TELEMETRY": "1",
         # gRPC's fork handlers abort some of the forks by which PySpark starts a JVM. Nothing here uses gRPC in a fork.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         **{name: os.environ.get(name, value) for name, value in GIVES_MEMORY_BACK.items()},

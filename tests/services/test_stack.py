@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from dagster._core.telemetry_upload import is_running_in_test
 
 from tests.official_emulator import free_port
 from tidemark.local.services import stack
@@ -94,6 +95,7 @@ def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_a
     metrics = Settings().metrics
     assert (metrics.listens, metrics.address, metrics.has_page) == (True, address, has_page)
     assert not MetricsSettings().listens
+    assert is_running_in_test(), "Dagster's daemon uploads and deletes what is in $DAGSTER_HOME/logs"
 
 
 def test_ctrl_c_does_not_reach_what_creates_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +106,7 @@ def test_ctrl_c_does_not_reach_what_creates_the_storage(tmp_path: Path, monkeypa
     stack.run_dagster([], {}, tmp_path, otherwise="it shares the terminal's session")
 
 
-def test_a_workspace_file_of_others_is_not_ours_whatever_its_encoding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workspace_file_of_others_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "workspace.yaml").write_bytes(b"# caf\xe9\n")
     monkeypatch.chdir(tmp_path)
     assert given_home() is None
