@@ -71,11 +71,13 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         return self.spark_session.sparkContext
 
     def interrupt(self) -> None:
-        """Cancel this run's work on Spark. A pending call then fails. May be called from any thread."""
+        """Cancel this run's work on Spark. A pending call then fails. May be called from any thread. Raises
+        SparkUnreachable at once, where the client itself would retry for ten minutes."""
         session = self._spark_session
         if session is None:
             return
-        if self.spark_config.get("spark.remote"):
+        if remote := self.spark_config.get("spark.remote"):
+            check_answers(remote)
             session.interruptTag(self._tag)
         elif self._others is None:
             session.sparkContext.cancelAllJobs()

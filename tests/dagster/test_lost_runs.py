@@ -169,5 +169,8 @@ def test_an_absent_server_is_said_with_the_line_of_its_log_that_says_why(tmp_pat
     log.write_text("\n".join([WHY, *(f"\tat line {number}" for number in range(40))]))
     with pytest.raises(SparkUnreachable) as unreachable:
         resource.session()
+    resource._spark_session = "whose server went"
+    with pytest.raises(SparkUnreachable):  # not Spark's own ten minutes of retries
+        resource.interrupt()
     assert str(unreachable.value).endswith(f"The newest errors in {log}:\n{WHY}")
     assert "hush" not in str(unreachable.value)
