@@ -104,8 +104,8 @@ def found(part: PrivatePart) -> Any:
     """Return a private class, function or attribute of Dagster. Raises DagsterPartMissing if there is none."""
     try:
         return reduce(_attribute, part.name.split("."), import_module(part.module))
-    except (ImportError, AttributeError):
-        raise missing(f"{part.module}.{part.name}", part.without) from None
+    except (ImportError, AttributeError) as error:  # or a file of the user's hides a module that Dagster imports
+        raise missing(f"{part.module}.{part.name}", part.without) from error
 
 
 def _attribute(owner: Any, name: str) -> Any:

@@ -247,6 +247,9 @@ def test_without_its_part_the_launcher_launches_and_does_not_watch(monkeypatch: 
     assert WatchedRunLauncher().supports_check_run_worker_health
     moved(monkeypatch, "CanCancelExecutionRequest")
     assert not WatchedRunLauncher().supports_check_run_worker_health
+    with pytest.raises(DagsterPartMissing) as missing:
+        _ = private.CanCancelExecutionRequest
+    assert isinstance(missing.value.__cause__, AttributeError), "why, such as a file that hides a module"
 
 
 def test_housekeeping_leaves_the_events_where_a_name_is_missing_and_says_so(
