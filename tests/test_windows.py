@@ -119,9 +119,7 @@ def of(given: list[range]) -> set[int]:
 
 @bounded
 @given(stretches, st.integers(-70, 70), st.integers(0, 90))
-def test_it_holds_what_was_added_in_stretches_apart_however_it_was_made(
-    given: list[range], low: int, width: int
-) -> None:
+def test_it_holds_what_was_added_in_stretches_however_it_was_made(given: list[range], low: int, width: int) -> None:
     kept = [stretch for stretch in given if stretch]
     lows, highs = (np.array([getattr(one, side) for one in kept], np.int64) for side in ("start", "stop"))
     bounds = range(low, low + width)

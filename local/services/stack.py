@@ -117,7 +117,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
         for line in provision_here(settings, supervisor.clock).warnings:
             supervisor.say(line)
     environment = dagster_environment(settings, config, home)
-    if is_ours_to_start(settings):
+    if starts_spark := is_ours_to_start(settings):
         supervisor.say(f"starting Spark Connect at {without_options(settings.spark.remote or '')}")
         token = token_environment()
         environment |= token
@@ -126,7 +126,11 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     supervisor.say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
     # One process creates the storage's tables first: several that start at once would conflict.
     run_dagster(["instance", "info"], environment, home, otherwise="Dagster cannot create its storage")
-    for spec in dagster_services(settings, environment, home):
+    code_server, *others = dagster_services(settings, environment, home)
+    supervisor.start(code_server, wait=False)
+    if starts_spark:  # it must answer before the daemon's first ticks request runs
+        supervisor.wait_until_ready(SPARK_CONNECT)
+    for spec in others:
         supervisor.start(spec, wait=False)
     for one in list(supervisor.running):
         supervisor.wait_until_ready(one.spec.name)

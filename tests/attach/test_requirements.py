@@ -107,9 +107,7 @@ def client(pubsub: PubSubSettings) -> Iterator[SubscriberClient]:
     client.transport.close()
 
 
-def test_provisioning_makes_tracking_alone_with_the_filter_of_base(
-    pubsub: PubSubSettings, client: SubscriberClient
-) -> None:
+def test_provisioning_makes_tracking_alone_with_bases_filter(pubsub: PubSubSettings, client: SubscriberClient) -> None:
     publisher = publisher_client(*pubsub.server)
 
     def provisioned() -> ProvisionReport:

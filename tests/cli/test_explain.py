@@ -121,9 +121,7 @@ def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_name
     assert f"{entry_name(3)} is missing from the tracking log; restore a backup" in said(run())
 
 
-def test_with_an_earlier_decision_damaged_the_newest_one_is_told_and_the_damage_is_named(
-    log: Log, tmp_path: Path
-) -> None:
+def test_with_an_earlier_decision_damaged_the_newest_is_told_and_the_damage_named(log: Log, tmp_path: Path) -> None:
     (tmp_path / "lake" / entry_name(4)).write_bytes(b"PAR1")
     assert facts()["at"] == iso(at(100))
     assert f"{entry_name(4)} cannot be read" in said(run())

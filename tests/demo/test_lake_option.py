@@ -30,9 +30,7 @@ def test_a_folder_with_files_of_others_is_refused_and_keeps_them(tmp_path: Path)
     assert f"{', '.join(sorted(overriding))} are ignored" in " ".join(said.out.split())
 
 
-def test_the_current_folder_is_emptied_and_stays_with_its_supervisors_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_current_folder_is_emptied_and_keeps_its_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "file").touch()
     (tmp_path / "truth.parquet").touch()

@@ -55,9 +55,7 @@ def test_a_file_is_found_listed_and_read_also_in_another_process_and_never_writt
         files.open_input_file("b")
 
 
-def test_files_of_rows_are_kept_if_asked_for_and_those_of_the_log_never(
-    lake_apart: LakeSettings, proxy: FaultProxy
-) -> None:
+def test_files_of_rows_are_kept_if_asked_for_the_logs_never(lake_apart: LakeSettings, proxy: FaultProxy) -> None:
     behind_proxy = lake_apart.model_copy(update={"endpoint": proxy.endpoint})
     files = arrow_files(behind_proxy, "table", kept_bytes=10)
     for path, content in (("part=1/a", b"123456"), ("part=1/b", b"1234"), ("c", b"12345678901"), ("_log/d", b"1")):

@@ -79,9 +79,7 @@ def test_an_answer_that_is_lost_after_success_neither_loses_nor_doubles_anything
         world.check_that_all_is_there_once()
 
 
-def test_a_permission_that_is_missing_is_named_with_the_role_that_has_it(
-    world: TickingOnABucket, proxy: FaultProxy
-) -> None:
+def test_a_missing_permission_is_named_with_the_role_that_has_it(world: TickingOnABucket, proxy: FaultProxy) -> None:
     for calls, needed in (
         (COMMIT, r"/lake/quarantine/_delta_log/.*: storage.objects.create is needed"),
         (DATA, r"/lake/heartbeats/event_hour=.*: storage.objects.create is needed"),

@@ -37,9 +37,7 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("side", Side)
-def test_tracking_and_landing_hold_one_batch_at_a_time(
-    world: World, side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tracking_and_landing_hold_one_batch_each(world: World, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     held = held_at_each_pull(world.base if side is Side.BASE else world.tracking, monkeypatch)
     done = world.land(BUDGET) if side is Side.BASE else world.track(BUDGET).persisted
     assert done.messages == 12

@@ -151,9 +151,7 @@ def test_a_reader_that_sleeps_between_two_entries_finds_the_newest_watermark(tmp
     assert found == log_on(objects).newest().watermark == other.catch_up().watermark
 
 
-def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_with_the_next(
-    objects: ObjectStore,
-) -> None:
+def test_archives_older_than_the_log_is_kept_go_and_a_replay_begins_with_the_next(objects: ObjectStore) -> None:
     reader = told(objects)
     first = log_on(objects).content(reader.numbers()[0])
     LogPacking(objects).pack(at(END))

@@ -96,9 +96,7 @@ def test_a_commit_that_is_gone_from_the_log_has_the_streams_gathered_anew(lake: 
     assert sorted(extents(lake.streams().save())) == ["a", "b", "c"]
 
 
-def test_streams_of_windows_computed_since_a_copy_of_the_diffs_was_restored_are_known(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_streams_of_windows_computed_since_the_diffs_were_restored_are_known(lake: Lake, tmp_path: Path) -> None:
     put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
     shutil.copytree(tmp_path / "lake/heartbeat_diffs", tmp_path / "copy")
     put(lake.diffs(), "two", {KEYS[1]: beats(1, "b")})

@@ -250,9 +250,7 @@ def test_a_table_that_was_created_again_is_noticed(place: Path) -> None:
 @pytest.mark.parametrize(
     "pointer", ["", "null", "[]", '{"version": null}', '{"version": 99}', '{"version": 3, "parts": 2}']
 )
-def test_a_pointer_of_another_tool_fails_no_commit_and_leaves_the_table_to_the_library(
-    place: Path, pointer: str
-) -> None:
+def test_a_pointer_of_another_tool_fails_no_commit_and_the_library_opens_the_table(place: Path, pointer: str) -> None:
     log, table = opened(place)
     (place / LAST_CHECKPOINT).write_text(pointer)
     for number in range(EVERY):  # of which one is to be followed by a checkpoint

@@ -284,9 +284,7 @@ def test_the_watermark_stays_at_the_floor_that_is_known_of_a_lost_decision(tmp_p
 
 
 @pytest.mark.parametrize("lost", [1, 7, 100])
-def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing_until_that_is_accepted(
-    tmp_path: Path, lost: int
-) -> None:
+def test_a_writer_of_a_log_without_its_end_appends_nothing_until_that_is_accepted(tmp_path: Path, lost: int) -> None:
     objects = DiskObjects(tmp_path)
     running = TrackingLog(objects, checkpoint_every=3)
     state = told_so_far(running, ticks=3)

@@ -185,9 +185,7 @@ def test_otlp_receives_all_until_the_end_with_a_taken_port(tmp_path: Path, monke
     assert of_landing.count == 7
 
 
-def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_names_a_silent_sensor_and_an_old_watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with an_hour(tmp_path, export="") as hour:
         hour.is_scraped, metrics = False, hour.ticking.settings.metrics
         with monkeypatch.context() as without:
@@ -240,9 +238,7 @@ def test_an_address_of_ipv6_is_served() -> None:
     outlet.close()
 
 
-def test_only_this_machines_names_and_addresses_and_those_of_the_settings_are_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_names_of_this_machine_and_those_of_the_settings_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = MetricsSettings(export="prometheus", listen=f"{HOST}:{free_port()}")
     outlet, port = outlet_of(metrics, ["metrics.example"]), metrics.address[1]
     monkeypatch.setattr("tidemark.pipeline.settings_sections.LISTEN", metrics.listen)

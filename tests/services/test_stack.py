@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -75,6 +76,25 @@ def test_with_attach_neither_spark_nor_an_emulator_is_started(started: Started) 
     with pytest.raises(ServiceFailed, match="the topic and the base subscription must exist before"):
         stack.start_stack(started.supervisor, attached, started.supervisor.state_folder / "tidemark.toml")
     assert started.supervisor.running == []
+
+
+def test_the_daemon_starts_once_spark_answers(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[list[str]]()
+
+    def spark_answers() -> bool:
+        seen.append([one.spec.name for one in started.supervisor.running])
+        return len(seen) > 1
+
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    dagster = [stack.ServiceSpec(name, sleeping, Path()) for name in ("code server", "daemon")]
+    spark = stack.ServiceSpec(stack.SPARK_CONNECT, sleeping, Path(), is_ready=spark_answers)
+    for name, answer in (
+        *(("emulator_is_absent", False), ("provision_here", Mock(warnings=[])), ("run_dagster", None)),
+        *(("spark_server", spark), ("dagster_services", dagster)),
+    ):
+        monkeypatch.setattr(stack, name, Mock(return_value=answer))
+    stack.start_stack(started.supervisor, settings_for("local"), started.supervisor.state_folder / "tidemark.toml")
+    assert seen[:2] == [[stack.SPARK_CONNECT, "code server"]] * 2
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,7 @@ def test_two_rewrites_of_a_partition_leave_each_row_once(tmp_path: Path, monkeyp
     assert len(house.rows()) == len(rows) + 1
 
 
-def test_a_rewrite_that_slept_until_its_files_may_be_gone_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewrite_that_slept_for_too_long_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(tmp_path)
     rows = house.rows()
     monkeypatch.setattr(table_chores, "_rewritten", lambda *_: [NewFile("gone", "", 1, 1)])
@@ -229,9 +227,7 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     kept.refuse_expired(WINDOWS[3:])
 
 
-def test_retention_that_dies_before_it_drops_a_row_has_raised_its_boundary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retention_raises_its_boundary_before_it_drops_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(tmp_path)
     house.history.compute(5, 9)
     house.decide(DAY.total_seconds() + 190)
