@@ -269,7 +269,7 @@ def stretched(low: float, high: float, title: str) -> Axis:
 
 
 LEAST_POWER = -12
-"""The smallest power of ten on an axis for fractions. Few traces have more messages than the fraction's inverse."""
+"""The smallest power of ten on an axis for fractions. A smaller fraction needs a trace of over 10^12 messages."""
 
 
 def shares(least: float, title: str) -> Axis:

@@ -186,7 +186,7 @@ class ContractReplaced(LakeError):
 
 
 class LakeOwned(LakeError):
-    """Another pipeline, which the error names, writes to the lake, or has written it for another topic. Nothing was
+    """Another pipeline, which the error names, writes to the lake, or wrote another topic's messages to it. Nothing was
     pulled or written.
 
     Set another `lake.uri` for this pipeline, or, if the topic is the same, stop the other pipeline."""

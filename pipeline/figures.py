@@ -1,5 +1,4 @@
-"""Data classes that add up field by field, the definition of a quantile that all reported figures use, and how a count
-is written."""
+"""Data classes that are added field by field, the quantile that all reported figures use, and the text of a count."""
 
 import operator
 from collections.abc import Callable, Mapping

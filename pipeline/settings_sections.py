@@ -496,8 +496,8 @@ class QuarantineSettings(Section):
     """Settings for rejected messages (docs/how-to/quarantine.md)."""
 
     requeue: Literal["by hand", "when the contract changes"] = BY_HAND
-    """When quarantined messages are judged again: by hand, or automatically once the contract has changed: `[message]`
-    without its fields, its schema file, `windows.first`, or tidemark's own rules (docs/how-to/quarantine.md)."""
+    """When quarantined messages are judged again: by hand, or automatically after a change of `[message]` (except its
+    fields), the schema file, `windows.first` or tidemark's own rules (docs/how-to/quarantine.md)."""
 
 
 class HousekeepingSettings(Section):

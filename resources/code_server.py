@@ -28,8 +28,8 @@ FOR_RUNS = ("tidemark.resources.code_server", "tidemark.resources.run_template")
 """Modules that the template process imports besides the definitions, because each run imports them."""
 
 LOST_BY_A_FORK = re.compile(r"polars-\d|tokio")
-"""Names of the native threads that a forked run lacks and would wait for: those of Polars and of delta-rs. The threads
-of the libraries that the definitions themselves import restart after a fork, or no run waits for them."""
+"""Matches the native threads that a forked run lacks and would wait for: those of Polars and delta-rs. Threads of the
+libraries that the definitions import are not matched: they restart after a fork, or no run waits for them."""
 
 logger = logging.getLogger(__name__)
 

@@ -74,7 +74,7 @@ def _with_extra(logger: Any, name: str, event: MutableMapping[str, Any]) -> Muta
 
 
 def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Drop all fields that Dagster adds to a run's log record, except its ids and the original message."""
+    """Drop all fields that Dagster adds to a run's log record, except the run's ids and the original message."""
     event.update(_ids.get() or {})  # a handler is called in the thread that logs
     known = event.pop("dagster_meta", None)
     if isinstance(known, dict):

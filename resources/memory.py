@@ -14,7 +14,7 @@ STORAGES = 3
 """Number of Dagster's storages with revisions: of runs, of events, and of schedules."""
 
 RETURNED_EVERY_SECONDS = 60.0
-"""Interval at which free memory is returned. It takes some 20 ms."""
+"""Interval at which free memory is returned. It takes about 20 ms."""
 
 
 def load_revisions_once() -> None:

@@ -78,7 +78,7 @@ OLDER = (CHOICE, "older windows")
 
 @dataclass
 class OlderWindows:
-    """The memory of older windows between two choices.
+    """The state of older windows that one choice of windows passes to the next.
 
     `counted`: the numbers of the stale windows to recompute, and when the sensor `staleness` began to count them.
     `waits_since`: since when older windows have waited for a run; None if none waits.
@@ -90,8 +90,8 @@ class OlderWindows:
     was_stale: bool = False
 
     def stale(self, ended: Attempts, closed: range, now: datetime) -> Spans:
-        """Return the closed stale windows that none of the runs in `ended` has computed since the count. A run that
-        ended after `now` ended before the clock was set back."""
+        """Return the closed stale windows that none of the runs in `ended` has computed since the count. Ignores
+        runs that ended after `now`: the clock was set back since."""
         counted, at = self.counted
         computed = (run.windows.within(closed) for run in ended if not run.failed and at < run.ended_at <= now)
         return Spans(*counted.without(Spans(*chain.from_iterable(computed)), closed))

@@ -34,7 +34,7 @@ class QuietConsole(Console):
     millisecond per message."""
 
     def print(self, *_: Any, **__: Any) -> None:
-        """Ignore what is given."""
+        """Print nothing."""
 
 
 def console(*, quiet: bool = False) -> Console:

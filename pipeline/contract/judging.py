@@ -31,8 +31,8 @@ changes. `judged_by` contains the version, so processes with different versions 
 time."""
 
 MOST_HOURS = 1000
-"""Maximum number of different event hours in one message. Reason: landing writes a file for each hour, and cannot split
-a message, so one message of 10,000 hours would take it beyond its time at each redelivery."""
+"""Maximum number of different event hours in one message. Landing writes a file per hour, and cannot split a message,
+so a message of 10,000 hours would exceed the time of a landing at every redelivery."""
 
 DIGITS = 18
 """Maximum number of digits of an event time that is parsed as part of an Arrow column. Such a number fits in an int64.

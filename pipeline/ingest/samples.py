@@ -169,8 +169,8 @@ def _messages_in(value: Any) -> list[dict[str, Any]] | None:
 
 
 def _message_in(value: Any) -> dict[str, Any] | None:
-    """Return the message in a JSON value; None if there is none. The message may be wrapped in an object, as by a pull
-    or push. A pushed message has some fields under two names."""
+    """Return the message in a JSON value; None if there is none. The message may be wrapped in an object, as in a pull
+    response or a push request. A pushed message has some fields under two names."""
     if not isinstance(value, dict):
         return None
     is_enveloped = isinstance(value.get("message"), dict) and value.keys() <= ENVELOPE_KEYS

@@ -181,7 +181,7 @@ LOOK_BACK = timedelta(minutes=10)
 """Metric points older than this are ignored. Without gaps, the newest point is at most three minutes old."""
 
 OLDEST_POSSIBLE = timedelta(days=366)
-"""If a value of the metric OLDEST_AGE is this large or larger, it is ignored as invalid. Real values are far smaller,
+"""Values of the metric OLDEST_AGE from this one on are ignored as invalid. Real values are far smaller,
 because a subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)

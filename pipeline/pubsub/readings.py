@@ -20,7 +20,7 @@ from tidemark.pipeline.watermark.usage import Usage
 
 class Subscriptions:
     """Access to the base and tracking subscriptions: pulls messages, and reads backlogs. Objects that must outlive a
-    tick, such as clients, are stored in `kept`. Several instances may share it.
+    tick, such as clients, are stored in `kept`. Several instances may share `kept`.
 
     Reading a backlog neither pulls nor acknowledges. With `pubsub.attach`, base's backlog is read only from Cloud
     Monitoring, unless `reading = "snapshot"` is set or the server is an emulator, which has no metrics.

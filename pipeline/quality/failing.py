@@ -393,10 +393,10 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
 
 
 def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], length: timedelta | None, now: datetime) -> bool:
-    """Return True unless the windows of a custom table's failed run were computed after the failure, or the table now
-    has windows of another `length`; None if it is unknown. Between the ends of a stretch, only computed windows are
-    checked, because the length may be unknown. A window that keeps failing is soon tried alone, so it is the end of a
-    stretch."""
+    """Return False if the windows of a custom table's failed run were computed after the failure, or if the table's
+    windows now have another length. `length` is that length, or None if it is unknown. Between the ends of a stretch,
+    only computed windows are checked, because the length may be unknown. A window that keeps failing is soon tried
+    alone, so it is the end of a stretch."""
     since = _stands_since(note, now)
     if not note.stretches:
         return max(computed.values(), default=EPOCH) <= since

@@ -24,7 +24,7 @@ class Policy:
 
     Four parameters are not settings, but the simulation varies them:
 
-    - `near_real_time`: a subscription has no backlog if its oldest message was at most this old when it was read.
+    - `near_real_time`: a subscription has no backlog if its oldest message was at most this old at the reading.
       Readers on Spark acknowledge in rounds of 5 s, and tracking is normally up to two rounds behind.
     - `max_idle_lag`: in a silence, the sources' recent lag holds the watermark back by at most this time, in case the
       last second had a broken clock.

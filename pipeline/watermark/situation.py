@@ -79,7 +79,7 @@ class Situation:
     def clock_ahead(self) -> timedelta | None:
         """Time by which this machine's clock is ahead of the server's; None if the readings do not show it.
 
-        The clock counts as ahead if four readings are behind it by the same amount: the newest readings of both
+        The clock counts as ahead if four readings are behind it by about the same time: the newest readings of both
         subscriptions, in this decision and in the previous one. Real backlogs would differ and change.
         """
         before = self.previous

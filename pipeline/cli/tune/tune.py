@@ -26,7 +26,7 @@ NAMED = 5
 
 
 NAME_WIDTH = 40
-"""Maximum number of characters printed of a cohort's value. The JSON has the whole value."""
+"""Maximum number of printed characters of a cohort's value. The JSON has the whole value."""
 
 
 def durations(text: str) -> tuple[timedelta, ...]:

@@ -99,11 +99,11 @@ DEEPEST = 64
 """Maximum number of levels in a schema, and so in its values. Reason: the code that reads them recurses."""
 
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""Matches a JSON text, or an unterminated text up to the end of the payload. It does not backtrack, so the time is
+"""Matches a JSON string, or an unterminated one up to the end of the payload. It does not backtrack, so the time is
 linear for any bytes."""
 
 MAGIC = b"\x1f\x8b\x08"
-"""First bytes of gzip, with its only compression method. No JSON and no protobuf message begins with them."""
+"""First bytes of gzip data, including its only compression method. No JSON text or protobuf message begins so."""
 
 LARGEST_MESSAGE = 10_000_000
 """Maximum size of a message in Pub/Sub, in bytes."""
@@ -155,7 +155,7 @@ def inflated(data: bytes) -> Iterator[bytes]:
         data = stream.unused_data
         if not data:
             return
-    raise Unreadable(f"the gzip has more than {MOST_MEMBERS} members")
+    raise Unreadable(f"the gzip data has more than {MOST_MEMBERS} members")
 
 
 def parsed(data: bytes) -> Any:
@@ -184,7 +184,7 @@ def json_kind(value: Any) -> str:
 def refuse_many_values(text: bytes, an_object: int = 1) -> None:
     """Raise Unreadable if a JSON text has more than `MOST_VALUES` values. Each object counts as `an_object` values.
 
-    Each element or member follows a comma, `[` or `{`, so these signs are counted outside of strings.
+    Each element or member follows a comma, `[` or `{`, so these characters are counted, except in strings.
     """
     if len(text) * an_object > MOST_VALUES and _values(text, an_object) > MOST_VALUES:
         ValueBudget().take(_values(TEXT.sub(b'""', text), an_object))

@@ -28,7 +28,7 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
     not need tidemark.
 
     Limit: over Spark Connect, streams find the archive only if the server was started with it. Otherwise each stream is
-    refused when it starts, and batch reads work. Guarantee: on return, the driver's Python and that of each checked
+    refused when it starts; batch reads work. Guarantee: on return, the driver's Python and that of each checked
     executor can run the source. An executor that joins later is checked when it runs a task. Nothing is pulled or
     written.
 

@@ -339,7 +339,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
         return pa.PythonFile(io.BufferedReader(_Ranges(self._objects, stored), READ_BYTES), mode="r")
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
-        """Open the file as it is now, even if an earlier content of it is cached."""
+        """Open the file as it is now, even if its earlier content is cached."""
         with self._kept_lock:
             self._kept.pop(self.normalize_path(path), None)
         return self.open_input_file(path)

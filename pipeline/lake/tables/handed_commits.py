@@ -1,9 +1,9 @@
 """Hands commits that a process has read to runs on the same machine, which otherwise read each commit again. For a lake
 in a bucket, this saves a request per commit.
 
-The commits of a table are in one file in the temporary folder. Nobody relies on the file: without it, or if it is
+The commits of a table are in one file in the temporary folder. Nothing depends on the file: if it is missing or
 damaged, a run reads the log. Its content may be old, so a run checks it against the log (see TableLog). Only runs that
-compute windows take it: commands and checks read the log, so that they see damage there.
+compute windows use it: commands and checks read the log, to see damage there.
 """
 
 import json

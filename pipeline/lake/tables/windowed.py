@@ -151,7 +151,7 @@ class WindowedTable:
         return dict(zip(keys, map(run_of, paths), strict=True))
 
     def fence(self, windows: Iterable[str], *, as_open: bool = False) -> Fence:
-        """Return the current files of these windows or, with `as_open`, those in the table as it is open. Call this
+        """Return the current files of these windows. With `as_open`, an open table is not updated first. Call this
         before the run lists its input. Raises InvalidSettings if the table's windows have another length, and LakeError
         if a column has another type."""
         table = self.table.current(as_open=as_open)
