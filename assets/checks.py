@@ -178,7 +178,7 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
         passed=not (found.at_least or found.untracked),
         severity=ERROR,
         description=(
-            f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
+            f"messages lost: {found.at_least} for certain, {found.at_most} at most, of {found.tracked} tracked and "
             f"{found.landed} landed, {where}"
         ),
         unknown=unknown_sentence("lost", found.damaged),

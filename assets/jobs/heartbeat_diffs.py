@@ -197,7 +197,7 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
     if windows:
         said = (
             f"at most {worst.stopped_share:.2%} of the streams stopped in one window ({worst.stopped} in "
-            f"{worst.window}); {len(beyond)} of {len(windows)} windows are above the limit of {most:.2%}"
+            f"{worst.window}); windows above the limit of {most:.2%}: {len(beyond)} of {len(windows)}"
         )
     result = verdict(
         passed=not beyond,

@@ -66,7 +66,7 @@ def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
         selection=[key_of(settings, WATERMARK_TUNING)],
         executor_def=dg.in_process_executor,
         description="Writes the report of the asset `watermark_tuning`: how recent data would have fared with other "
-        "settings of the watermark.",
+        "watermark settings.",
         tags=tags_of(settings),
     )
     return schedule_of(settings, "daily_tuning", EVERY_DAY, job)

@@ -64,7 +64,7 @@ class _Parser:
         terms, joined = [self._term()], ""
         while found := OPERATOR.match(self.text, self.at):
             if joined not in ("", found[1]):
-                raise self.refusal(f"{joined}, or parentheses that say what is combined by {found[1]}")
+                raise self.refusal(f"{joined}, or parentheses around the terms joined by {found[1]}")
             joined, self.at = found[1], found.end()
             terms.append(self._term())
         every = all if joined == "AND" else any

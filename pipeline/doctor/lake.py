@@ -107,8 +107,8 @@ def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator
         )
     if soft := int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
         yield warning(
-            f"gs://{name} keeps and bills deleted objects for {rough(timedelta(seconds=soft))} (soft delete), also "
-            f"files that compaction replaces: run `{update} --clear-soft-delete`, unless you want this"
+            f"gs://{name} keeps and bills deleted objects for {rough(timedelta(seconds=soft))} (soft delete), "
+            f"including files that compaction replaces: run `{update} --clear-soft-delete`, unless you want this"
         )
     access = bucket.get("iamConfiguration", {})
     if access.get("publicAccessPrevention") != "enforced":

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import TraceUnusable
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import IDENTITY_SOURCE, PARTITION, Heartbeats, identities, messages_of
@@ -123,8 +124,8 @@ class ParquetTrace:
     def _batch(self, rows: pa.RecordBatch, *, streams: bool) -> Batch:
         if unpublished := rows["publish_time"].null_count:
             raise TraceUnusable(
-                f"publish_time in {self.path} is null in at least {unpublished} rows; every message has a publish "
-                "time, so leave out these rows or fill in the time"
+                f"publish_time in {self.path} is null in at least {counted(unpublished, 'row')}; every message has a "
+                "publish time, so leave out these rows or fill in the time"
             )
         publish_us, event_us, tracked_us, landed_us = (self._times(name, rows[name]) for name in TIMES)
         known = self._by.values(rows[self._named]).cast(pa.string()) if streams else None
@@ -205,7 +206,7 @@ class LogMessages:
         self._ticks = [tick for tick in ticks if tick.at >= since]
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """Yield all messages, one log entry per batch. If `streams` is true, the stream of each message is null."""
+        """Yield all messages, one log entry per batch. The log has no streams: with `streams`, they are null."""
         for tick in self._ticks:
             for entry in tick.entries:
                 if isinstance(entry, Snapshot):

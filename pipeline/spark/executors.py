@@ -122,7 +122,7 @@ def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema
         _forget(session)
         raise ExecutorsUnable(
             f"the Python of Spark's executors does not start ({cause[0].strip()[:500]}): in the process that starts "
-            "Spark, set $PYSPARK_PYTHON to an existing Python of this minor version with PySpark's dependencies "
+            "Spark, set $PYSPARK_PYTHON to a Python of the driver's minor version with PySpark's dependencies "
             f"(pandas, pyarrow); then {REMEDY}"
         ) from error
     lacking = sorted(filter(None, rows["unable"].unique().to_pylist()))

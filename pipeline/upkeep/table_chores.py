@@ -82,7 +82,7 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
             yield partition, figures
             return
         if "://" not in table.uri and (problem := why_unwritable(Path(table.uri), size + LEFT_BYTES)):
-            raise LakeFull(f"{problem}, too few to rewrite partition {partition} of {table.uri}")
+            raise LakeFull(f"partition {partition} of {table.uri} was not rewritten: {problem}")
         written = [*_rewritten(table, files, schema, order)]
         _exchange(table, partition, files, written)
         yield partition, {**figures, "files_after": len(written), "bytes_after": sum(file.size for file in written)}

@@ -119,7 +119,7 @@ def test_a_damaged_newest_entry_is_named_where_it_hides_which_windows_are_closed
     newest.write_bytes(newest.read_bytes()[:100])
     said = house.place.tidemark("repair", "--dry-run")
     assert (said.code, f"tracking/log/{newest.name} cannot be read" in said.err) == (1, True), said.err
-    assert "To survey windows before that, name them with --from and --to" in said.err
+    assert "To survey earlier windows, name them with --from and --to" in said.err
     ranged = house.repair("--dry-run")
     assert (ranged.code, f"tracking/log/{newest.name} cannot be read" in ranged.out) == (1, True), ranged.out
     assert [lost["entry"] for lost in house.facts("--dry-run")["log"]["damaged"]] == [int(newest.stem)]

@@ -124,7 +124,7 @@ def test_messages_acknowledged_before_publication_or_never_are_counted_and_repor
     trace = write_trace(replace(whole, landed_us=landed_us, tracked_us=tracked_us), tmp_path / "trace.parquet")
     facts = told("replay", trace)
     assert (facts["acknowledged_early"], facts["never_landed"], facts["never_tracked"]) == (1, 1, 1)
-    assert "1 messages were acknowledged before their publish time" in done("replay", trace)
+    assert "1 message acknowledged before the publish time" in done("replay", trace)
 
 
 def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path) -> None:

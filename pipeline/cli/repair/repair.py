@@ -167,7 +167,7 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     except CorruptObject as error:
-        raise CorruptObject(f"{error}. To survey windows before that, name them with --from and --to") from error
+        raise CorruptObject(f"{error}. To survey earlier windows, name them with --from and --to") from error
     if found is None:
         raise LakeError(
             f"no window of {settings.lake.uri} is known to be closed: no heartbeat has landed, or the tracking log has "

@@ -103,8 +103,8 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
     warn(terminal, *(f"{row.fact}: {row.then}" for row in table_rows if row.then))
     for name in facts.swept:
         terminal.print(f"removed what a killed measurement had left behind: {safe(name)}", soft_wrap=True)
-    follows_what = "on a busy topic, delays may be larger than measured here" if found else "none"
-    terminal.print(f"\nderived settings: {follows_what}")
+    aside = " (on a busy topic, delays may be larger than measured here):" if found else ": none"
+    terminal.print(f"\nderived settings{aside}")
     for section, settings in groupby(found, key=lambda one: one.section):
         terminal.print(safe(f"[{section}]"))
         for one in settings:
@@ -121,7 +121,7 @@ def show_written(settings: Settings, written: Sequence[Written]) -> None:
             "Google's service. Measure with an empty pubsub.emulator_host",
         )
     elif not written:
-        terminal.print(f"nothing was written into {file}", soft_wrap=True)
+        terminal.print(f"nothing was written to {file}", soft_wrap=True)
     for one in written:
         name, value = f"{one.setting.section}.{one.setting.key}", one.setting.value
         before = "not set" if one.before is None else safe(f'"{one.before}"')

@@ -28,6 +28,7 @@ from tidemark.pipeline.cli.options import (
 from tidemark.pipeline.cli.output import columns, console, facts_table, printed, progress_bar, safe, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.phrases import words
 from tidemark.pipeline.replay.replay import (
     RULES_WITHOUT_ANCHOR,
@@ -160,11 +161,9 @@ def _of_trace(
     rows = {"messages": f"{extent.messages:,}" + (f" ({aside})" if aside else ""), **sentences_of(outcome)}
     terminal.print(facts_table(rows if out is None else {**rows, "decisions": out}))
     if extent.acknowledged_early:
-        warn(
-            terminal,
-            f"{extent.acknowledged_early:,} messages were acknowledged before their publish time, because clocks "
-            "disagree; these messages count from their acknowledgement on",
-        )
+        early = counted(extent.acknowledged_early, "message")
+        said = f"clocks disagree: {early} acknowledged before the publish time, and counted from the acknowledgement on"
+        warn(terminal, said)
     if trace.is_taken_for_utc:
         warn(terminal, "the trace's times have no time zone and were read as UTC")
 
@@ -242,14 +241,14 @@ def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json
     }
     terminal = printed(facts, as_json=as_json, exact=True)
     if difference is None:
-        terminal.print(f"[bold green]identical[/]: {verdict.decisions:,} decisions")
+        terminal.print(f"[bold green]identical[/]: {counted(verdict.decisions, 'decision')}")
     else:
         print_difference(terminal, difference)
-        terminal.print(f"identical before it: {verdict.decisions:,} decisions")
+        terminal.print(f"identical before it: {counted(verdict.decisions, 'decision')}")
     if verdict.compacted:
         terminal.print(f"[dim]identical compacted entries: {verdict.compacted:,}[/]")
     if verdict.unknowable:
-        said = f"{verdict.unknowable:,} more entries cannot be derived, because they depend on a lost log entry"
+        said = f"entries that cannot be derived, because they depend on a lost log entry: {verdict.unknowable:,}"
         warn(terminal, said)
 
 

@@ -409,7 +409,7 @@ class AvroCodec:
         except UNFIT as error:
             raise self._unreadable(data, fault_text(error)) from error
         if (left := len(data) - stream.tell()) > 0:
-            raise self._unreadable(data, f"{left} bytes are left over")
+            raise self._unreadable(data, f"trailing bytes: {left}")
         return value
 
     def text(self, data: bytes) -> Any:

@@ -108,7 +108,7 @@ def test_a_decimal_is_a_number_where_json_s_holds_it_exactly(value: str, read: A
 def test_bytes_of_another_schema_say_whose_they_are_not(tmp_path: Path) -> None:
     decoder, data = by_file(tmp_path, AVRO), avro(AVRO, BEAT)
     assert why(one(decoder, data[:-1])).endswith("beat.avsc: the bytes end too soon")
-    assert why(one(decoder, data + b"\0")).endswith("1 bytes are left over")
+    assert why(one(decoder, data + b"\0")).endswith("trailing bytes: 1")
     assert "an object keyed by its type" in why(one(decoder, b'{"temp": 3}', written(encoding="JSON")))
     assert "neither JSON nor BINARY" in why(one(decoder, data, written(encoding="XML")))
     assert "not JSON" in why(one(decoder, data, written(encoding="JSON")))
