@@ -51,7 +51,7 @@ class CompleteWindows:
         """Return the materializations of the next complete partitions, and a request without windows: no run has to
         compute these partitions."""
         reported = self._next(context.instance, state, lake.clock.now())
-        said = f"{len(reported)} partitions of complete_windows became complete"
+        said = f"newly complete partitions of complete_windows: {len(reported)}"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported
 
     def _next(

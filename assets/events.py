@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.settings import Settings
@@ -49,7 +50,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
     pinned_by = None
     if pin is not None:
         pinned_by = (
-            f"{pin.count} messages published at {pin.published_from.isoformat()}, the smallest event time "
+            f"{counted(pin.count, 'message')} published at {pin.published_from.isoformat()}, the smallest event time "
             f"{pin.min_event_time.isoformat()}"
         )
     metadata: dict[str, Any] = {
@@ -111,12 +112,12 @@ def landing_sentence(landed: Ingested) -> str:
     """Describe the result of a landing tick in a sentence."""
     if not landed.messages:
         return "nothing to land"
-    sentence = f"landed {landed.heartbeats} heartbeats, {landed.late} of them late"
+    sentence = f"landed {counted(landed.heartbeats, 'heartbeat')}, {landed.late} of them late"
     if landed.rejected:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(landed.rejected.items()))
         sentence += f"; quarantined {landed.rejected.total()} ({reasons})"
     if landed.acknowledged.failed:
-        sentence += f"; {landed.acknowledged.failed} acknowledgements failed; those messages will be redelivered"
+        sentence += f"; failed acknowledgements: {landed.acknowledged.failed}, whose messages will be redelivered"
     return sentence
 
 

@@ -27,6 +27,7 @@ from tidemark.pipeline.compute.micro_batch import ReplacedWindows, compute_windo
 from tidemark.pipeline.compute.own_tables import OwnBatch
 from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition, file_now, read_table
 from tidemark.pipeline.errors import TableFailed, TidemarkError
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import FOLDER, PARTITION
 from tidemark.pipeline.orchestrator.names import DEFINITION, compute_job
@@ -104,11 +105,12 @@ def _computed(
         rows = sum(done.rows[window.key] for window in held)
         return {"rows": rows, "version": table.version, "heartbeats_version": done.heartbeats_version}
 
-    context.log.info(f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}")
+    many, rows = counted(len(done.rows), "window"), counted(sum(done.rows.values()), "row")
+    context.log.info(f"computed {many}, {rows}, by version {table.version}")
     tags = provenance(context.instance, table.version, settings)
     yield from asset.reports(lake, context.instance, done, said, tags)
     if loaded.key:
-        about = f"{twice} rows in {len(done.rows)} windows have the same key as an earlier row of their window"
+        about = f"{counted(twice, 'row')} with a repeated key, in {many}"
         result = verdict(passed=not twice, description=about, rows=twice)
         yield evaluation_of(result._replace(asset_key=asset.key, check_name=UNIQUE))
     yield from corrections_noted(lake, FollowedTable(table.name, lake.of("run").own_table(table.name), table.key))

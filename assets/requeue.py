@@ -45,7 +45,7 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
             **{f"still_rejected/{reason}": count for reason, count in done.rejected.items()},
             **{f"of_another_kind/{name}": count for name, count in done.of_another_kind.items()},
         }
-        context.log.info(f"landed {done.heartbeats} quarantined messages; {done.rejected.total()} were rejected again")
+        context.log.info(f"heartbeats landed: {done.heartbeats}; rejected again: {done.rejected.total()}")
         if done.heartbeats:
             landed = {"rows": done.heartbeats, "late": done.late}
             yield dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=landed)

@@ -19,6 +19,7 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.contract.messages import described
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
 from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.lake.tables.windowed import PARTITION
@@ -115,8 +116,8 @@ def sentence_of(computed: ReplacedWindows) -> str:
     """Describe a run's result in a sentence: the computed windows and their input. Also name the windows that were left
     alone, because another run had computed them from the same or newer input."""
     said = (
-        f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
-        f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
+        f"computed {counted(len(computed.rows), 'window')}, {counted(sum(computed.rows.values()), 'row')}, from "
+        f"version {computed.heartbeats_version} of heartbeats ({counted(computed.input_rows, 'row')} in its files)"
     )
     superseded = computed.superseded[-1]
     if not superseded:
@@ -152,11 +153,11 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
             yield dg.AssetMaterialization(asset.key, partition=partition, metadata=said)
         if behind := stored.behind(lake.of("run").diffs(), keys):
             context.log.warning(
-                f"{len(behind)} windows have no stream_status, or an outdated one: {', '.join(behind[:NAMED])}. To "
-                "recompute them, materialize heartbeat_diffs for these windows"
+                f"{counted(len(behind), 'window')} without an up-to-date stream_status: {', '.join(behind[:NAMED])}. "
+                "Materialize heartbeat_diffs for these windows to recompute them"
             )
         stops = sum(window.stopped for window in silence)
-        context.log.info(f"{len(known.rows)} streams are known; streams stopped {stops} times in these windows")
+        context.log.info(f"known streams: {len(known.rows)}; stops in these windows: {stops}")
         yield evaluation_of(stopped_result(settings, silence))
 
     few_stopped = dg.AssetCheckSpec(

@@ -89,7 +89,7 @@ def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool
         yield _prune_or_skip(context.instance, settings, clock.now() - EVENTS_KEPT)
     if keep.dagster_runs is not None and not dry_run:
         runs = prune_runs(Runs(context.instance, settings), clock.now() - keep.dagster_runs, but=context.run_id)
-        yield Chore("Dagster", "runs", f"deleted {runs} runs", {"runs": runs}, is_idle=not runs)
+        yield Chore("Dagster", "runs", f"runs deleted: {runs}", {"runs": runs}, is_idle=not runs)
 
 
 def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> Chore:
@@ -99,7 +99,7 @@ def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: dat
         return Chore("Dagster", "events", "", skipped=str(error))
     says = "events were not deleted: this kind of event log storage is not supported"
     if figures:
-        says = f"deleted {figures['events']} events of ticks and {figures['evaluations']} evaluations of checks"
+        says = f"events of ticks deleted: {figures['events']}; evaluations of checks deleted: {figures['evaluations']}"
     return Chore("Dagster", "events", says, figures, is_idle=not any(figures.values()))
 
 

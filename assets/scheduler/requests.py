@@ -21,7 +21,7 @@ from tidemark.assets.scheduler.turns import (
     room_for_older,
     take_turn,
 )
-from tidemark.pipeline.clock import EPOCH, is_recent
+from tidemark.pipeline.clock import EPOCH, format_duration, is_recent
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import WINDOWS_PER_RUN, Spans, Window
@@ -231,4 +231,4 @@ def pause_of(
     pause = rest_after(len(failures), longest)
     if not failures or not is_recent(ended_at(failures[0]), now, pause):
         return None
-    return f"the last {len(failures)} runs failed; the next run is requested {pause} after the last failure"
+    return f"consecutive failed runs: {len(failures)}; the next is requested {format_duration(pause)} after the last"

@@ -139,7 +139,7 @@ def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
         return ""
     first = min(resting, key=lambda rest: rest.until)
     key = windowing.numbered(first.window).key
-    return f"{len(resting)} windows are on hold after failures, the first of them, {key}, until {iso(first.until)}"
+    return f"windows on hold after failures: {len(resting)}; the first of them, {key}, until {iso(first.until)}"
 
 
 def room_for_older(
@@ -155,7 +155,7 @@ def room_for_older(
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)) <= now + LONGEST_PAUSE:
-        return 0, f"the last {len(failed)} runs over older windows failed; the next run is requested at {iso(until)}"
+        return 0, f"consecutive failed runs over older windows: {len(failed)}; the next is requested at {iso(until)}"
     time = LONGEST
     if at_once == 1:
         time = min(time, timedelta(0) if live_due else front.gap)

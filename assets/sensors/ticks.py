@@ -111,7 +111,7 @@ def tracking_sensor(
         recorder_of(lake).tracked(tracked)
         watermark = tracked.decision.watermark
         pace.aim(closings.expected(watermark, began))
-        said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
+        said = f"{tracked.decision.sentence()}. Messages tracked: {tracked.persisted.messages}; "
         # For people only: the next tick continues from the lake.
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 

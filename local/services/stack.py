@@ -145,7 +145,7 @@ def have_connector(supervisor: Supervisor, settings: Settings) -> None:
     is_ours = settings.spark.is_classic or is_ours_to_start(settings)
     if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_fetched(connector_file()):
         return
-    supervisor.say(f"fetching the Cloud Storage connector for Spark, {JAR_SIZE >> 20} MB, from {JAR_URL}")
+    supervisor.say(f"fetching the Cloud Storage connector for Spark, {JAR_SIZE >> 20} MiB, from {JAR_URL}")
     said = 0
 
     def progress(done: int, of: int) -> None:
@@ -244,7 +244,7 @@ def refuse_taken_ports(settings: Settings) -> None:
         port = getattr(settings.dagster, name)
         if listens("127.0.0.1", port):
             raise ServiceFailed(
-                f"something listens at port {port} already: stop it, or choose another port with dagster.{name} in "
+                f"something listens on port {port} already: stop it, or choose another port with dagster.{name} in "
                 f"the settings or $TIDEMARK_DAGSTER__{name.upper()}. A second pipeline on this machine needs other "
                 "ports: `tidemark init --ports 24000 FOLDER` writes settings with new ports"
             )

@@ -15,6 +15,7 @@ from tidemark.local.services.processes import noted_in
 from tidemark.local.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.doctor.finding import Setup, Statement, broken, ok, warning
 from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.settings import WINDOW_SLOTS, Settings
 from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.spark.executor_archive import ARCHIVE, check_archive, manifest_of, own_manifest
@@ -102,11 +103,11 @@ def check_task_slots(setup: Setup) -> Iterator[Statement]:
     places = local_cores(master)
     if places is not None and places <= readers:
         yield warning(
-            f"Spark on {master!r} has {places} task slots for {readers} readers of [ingest] and the windows, "
+            f"Spark on {master!r} has {counted(places, 'task slot')} for {counted(readers, 'reader')} and the windows, "
             f'so fewer readers run. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] is enough'
         )
     elif places is not None:
-        yield ok(f"Spark on {master} has a task slot for each of {readers} readers, and for windows")
+        yield ok(f"Spark on {master} has task slots for {counted(readers, 'reader')} and for windows")
 
 
 def check_token(setup: Setup) -> Iterator[Statement]:

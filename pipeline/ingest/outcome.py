@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pydantic import PlainSerializer, PlainValidator
 
 from tidemark.pipeline.contract.heartbeat import RejectionReason, Undecided
-from tidemark.pipeline.figures import EITHER, NEWEST, OLDEST, Sums, oldest_of
+from tidemark.pipeline.figures import EITHER, NEWEST, OLDEST, Sums, counted, oldest_of
 from tidemark.pipeline.ingest.rows import JudgedRows
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.lake.tables.new_files import NewFile
@@ -51,7 +51,7 @@ class Waiting(Sums):
     def sentence(self) -> str:
         if not self.messages:
             return ""
-        return f"{self.messages} messages are not acknowledged, because they cannot be judged yet: {self.why}"
+        return f"{counted(self.messages, 'message')} cannot be judged yet, so no acknowledgement was sent: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)

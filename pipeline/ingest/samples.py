@@ -82,9 +82,7 @@ def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
             with path.open("rb") as opened:
                 content = opened.read(left + 1)
         except OSError as error:
-            raise SampleUnusable(
-                f"{path} cannot be read: {error.strerror or error}; name a file or a folder"
-            ) from error
+            raise SampleUnusable(f"{path} cannot be read: {error.strerror or error}; name a file or folder") from error
         left -= len(content)
         if left < 0:
             raise SampleUnusable(
@@ -95,9 +93,7 @@ def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
                 raise SampleUnusable(f"with {path} there are more than {MOST_SAMPLES} samples; name fewer")
             found.append(sample)
     if not found:
-        raise SampleUnusable(
-            f"no message found in {', '.join(map(str, paths))}; name a file with a payload or a message"
-        )
+        raise SampleUnusable(f"no message in {', '.join(map(str, paths))}; name a file with a payload or a message")
     return found
 
 

@@ -294,13 +294,13 @@ class MonitoringBacklog:
         with suppress(PubSubError):
             if sought := self.counted(SOUGHT):
                 yield (
-                    f"{path} was sought within {within} ({sought} requests): messages skipped by a seek or purge were "
-                    "not read, and the watermark passes them"
+                    f"{path} was sought in the last {within} (seeks: {sought}): messages skipped by a seek or purge "
+                    "were not read, and the watermark passes them"
                 )
             if moved := self.counted(DEAD_LETTERED):
                 yield (
-                    f"{path} moved messages to its dead-letter topic within {within} ({moved}): base's reader did not "
-                    "acknowledge these messages, and the watermark passes them"
+                    f"{path} moved messages to its dead-letter topic in the last {within} ({moved}): base's reader did "
+                    "not acknowledge these messages, and the watermark passes them"
                 )
 
     def _points(self, metric: str) -> dict[datetime, int]:

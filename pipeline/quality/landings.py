@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.tables.delta_log import Commit
 from tidemark.pipeline.lake.tables.heartbeats import (
     HOUR,
@@ -78,8 +79,8 @@ def unknown_sentence(what: str, damaged: Mapping[str, str]) -> str:
     hours = sorted(set(damaged.values()))
     named = f"{', '.join(hours[:FEW])}{' and more' if len(hours) > FEW else ''}"
     return (
-        f"it is unknown which messages of {named} are {what}: {len(damaged)} files are damaged, the first is "
-        f"{min(damaged)}; `tidemark repair` says what depends on them, and what to do"
+        f"it is unknown which messages of {named} are {what}: {counted(len(damaged), 'damaged file')}, the first is "
+        f"{min(damaged)}; `tidemark repair` says what depends on the damage, and what to do"
     )
 
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
@@ -122,8 +123,8 @@ class Housekeeper:
         due = lake.window_index(windowing, lookback).update().due(kept.closed(until))
         waiting = [range(part.start, min(part.stop, before)) for part in due if part.start < before]
         if waiting:
-            many = sum(map(len, waiting))
-            says = f"nothing is deleted yet, because {many} windows before {iso(since)} are not computed yet"
+            many = counted(sum(map(len, waiting)), "window")
+            says = f"nothing is deleted yet, because {many} before {iso(since)} must be computed first"
             yield f"{says}; the first is {windowing.numbered(waiting[-1].start)}", {}
             return
         if not self._dry_run:
@@ -143,11 +144,11 @@ class Housekeeper:
         yield self._dropped(name, before, what)
         kinds = (self._lake.requeued(), self._lake.rejudged()) if name == QUARANTINE else ()
         if notes := sum(kind.forget_before(before, dry_run=self._dry_run) for kind in kinds):
-            yield f"deleted {notes} notes about requeues {what}", {"notes": notes}
+            yield f"deleted {counted(notes, 'note')} about requeues {what}", {"notes": notes}
 
     def _dropped(self, name: str, before: str, what: str) -> Done:
         did = drop_partitions(self._lake.table(name), before, dry_run=self._dry_run)
-        says = f"removed {did['rows']} rows {what} from {name}: {did['partitions']} partitions"
+        says = f"removed {counted(did['rows'], 'row')} {what} from {name}: {counted(did['partitions'], 'partition')}"
         return _done(did, says, f"no rows of {name} {what}")
 
     def _drop_log(self) -> Iterator[Done]:
@@ -155,15 +156,15 @@ class Housekeeper:
             yield "the whole log is kept, because housekeeping.log is empty", {}
             return
         did = self._packing.drop(self._time_reached() - self._keep.log, self._clock.now(), dry_run=self._dry_run)
-        says = f"dropped {did.entries} entries in {did.archives} archives"
+        says = f"dropped {did.entries:,} entries in {counted(did.archives, 'archive')}"
         figures = {"entries": did.entries, "archives": did.archives}
         yield _done(figures, says, f"no archive is older than {format_duration(self._keep.log)}")
 
     def _pack_log(self) -> Iterator[Done]:
         now = self._clock.now()
         did = self._packing.pack(now - PACKED_AFTER, now, dry_run=self._dry_run)
-        left = f", and deleted {did.leftovers} leftover objects of archived entries" if did.leftovers else ""
-        says = f"moved {did.entries} entries to {did.archives} archives{left}"
+        left = f", and deleted {counted(did.leftovers, 'leftover object')} of archived entries" if did.leftovers else ""
+        says = f"moved {did.entries:,} entries to {counted(did.archives, 'archive')}{left}"
         yield _done(asdict(did), says, f"no further entries older than {format_duration(PACKED_AFTER)} can be archived")
 
     def _compact(self, name: str, order: str) -> Iterator[Done]:
@@ -191,8 +192,8 @@ class Housekeeper:
 
     def _trim(self, name: str, said_first: str = "") -> Iterator[Done]:
         did = trim(self._lake.table(name), VERSIONS_KEPT, dry_run=self._dry_run)
-        ended = f"ended more than {format_duration(VERSIONS_KEPT)} ago"
-        says = f"deleted {did['files']} files and {did['commits']} commits of versions that {ended}"
+        files, ended = counted(did["files"], "file"), f"ended more than {format_duration(VERSIONS_KEPT)} ago"
+        says = f"deleted {files} and {counted(did['commits'], 'commit')} of versions that {ended}"
         yield _done(did, f"{said_first}{says}", f"{said_first}no version {ended}")
 
     def _trim_own(self) -> Iterator[Done]:
@@ -206,8 +207,8 @@ class Housekeeper:
         figures = {"files": len(gone), "bytes": sum(orphan.size for orphan in gone)}
         left = ""
         if len(gone) < len(found):
-            left = f"{len(found) - len(gone)} files may have messages that landed, so `tidemark repair` lists them: "
-        says = f"{left}deleted {len(gone)} unreferenced files, {figures['bytes']} bytes"
+            left = f"{counted(len(found) - len(gone), 'file')} may have landed messages (see `tidemark repair`): "
+        says = f"{left}deleted {counted(len(gone), 'unreferenced file')}, {figures['bytes']} bytes"
         yield _done(figures, says, f"{left}no other unreferenced file is older than {format_duration(GRACE)}")
 
     def _time_reached(self) -> datetime:

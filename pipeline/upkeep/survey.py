@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
 from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, LakeUnreachable, NewerFormat, ObjectMissing
-from tidemark.pipeline.figures import newest_of
+from tidemark.pipeline.figures import counted, newest_of
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, QUARANTINE, STREAM_STATUS, Lake, OpenLake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import read_ahead
@@ -328,7 +328,7 @@ def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
                 return f"it has {info.size} bytes, but should have {file.size} according to the table"
             with place.open_input_file(file.path) as content:
                 rows = pq.read_metadata(content).num_rows
-            return None if rows == file.rows else f"it has {rows} rows, but should have {file.rows}"
+            return None if rows == file.rows else f"it has {counted(rows, 'row')}, but should have {file.rows:,}"
     except REFUSALS:
         raise
     except (LakeError, pa.ArrowException) as error:

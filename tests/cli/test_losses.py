@@ -220,7 +220,7 @@ def test_a_damaged_file_of_the_last_hour_is_named_with_its_hour_and_all_else_is_
     assert "rejected messages are not counted" in told
     assert "`tidemark repair` names the damaged files" in told
     file.unlink()
-    assert "messages of 2026-11-21T07Z are late: 1 files" in status(history, monkeypatch)["late_unknown"]
+    assert "messages of 2026-11-21T07Z are late: 1 damaged file," in status(history, monkeypatch)["late_unknown"]
     said = CliRunner().invoke(app, ["status"]).output
     assert "nothing" not in said[said.index("lost  ") : said.index("failing  ")], "what is unknown is not nothing"
 

@@ -145,7 +145,7 @@ def test_messages_landed_after_their_release_are_left_out_of_cohorts_as_well(tmp
         (["late.parquet", "--bands", "10s,20"], "write a duration with its unit"),
         (["late.parquet", "--since", "1h"], "a trace is read whole"),
         (["--since", "2100-01-01T00:00:00Z"], "is in the future"),
-        (["late.parquet", "--by", "region"], "region is neither attribute:NAME nor stream_prefix:SEPARATOR"),
+        (["late.parquet", "--by", "region"], "region: write attribute:NAME or stream_prefix:SEPARATOR"),
         (["late.parquet", "--by", "attribute:region", "--html", "page.html"], "the page shows all messages together"),
         (["late.parquet", "--html", "late.parquet"], "is the trace itself"),
         (["late.parquet", "--html", "."], "is a folder"),

@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_pat
             file.unlink(missing_ok=True) if text is None else file.write_text(text)
             assert live.fails().startswith(said)
             reasons = live.skipped()
-            assert "python: the last 1 runs failed" in reasons
+            assert "python: consecutive failed runs: 1" in reasons
             assert said in reasons
             (failing,) = read_failing_tables(live.house.lake, SystemClock().now())
             assert (failing.table, failing.failures) == ("python", failures)

@@ -204,7 +204,7 @@ def test_failures_of_older_windows_hold_back_no_live_ones() -> None:
     world.hold(newest - 2000)
     for _ in range(4):
         world.run(Request([world.windowing.numbered(newest - 2000)], "", is_backlog=True), seconds(3), failed=True)
-    assert "the last 4 runs over older windows failed" in world.ask().sentence
+    assert "consecutive failed runs over older windows: 4" in world.ask().sentence
     world.hold(newest)
     live = world.ask()
     assert (live.is_backlog, newest in world.numbers(live)) == (False, True)
@@ -309,7 +309,7 @@ def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     failed = [attempt(range(failing, failing + 1), ended) for ended in (100, 50, 0)]
     others, resting = turns.take_turn([range(failing, failing + 3)], failed, at(101), 288)
     assert others == [failing + 2, failing + 1]
-    said = "1 windows are on hold after failures, the first of them, 2026-11-21T05-20Z, until 2026-11-21T05:22:40Z"
+    said = "windows on hold after failures: 1; the first of them, 2026-11-21T05-20Z, until 2026-11-21T05:22:40Z"
     assert turns.resting_sentence(resting, WINDOWING) == said
     assert chosen([range(failing, failing + 1)], failed, 160) == [failing]
     assert chosen([range(failing, failing + 1)], failed, -3600) == [failing]  # the clock was set back

@@ -254,8 +254,8 @@ def test_seeks_and_dead_letters_are_counted(fake: FakeMonitoring, pubsub: PubSub
     counts(fake, pubsub, SOUGHT, 1, result="invalid")
     counts(fake, pubsub, DEAD_LETTERED, 3, 4)
     sought, moved = told(pubsub, clock)
-    assert sought.startswith(f"{pubsub.base_path} was sought within 10m (2 requests)")
-    assert moved.startswith(f"{pubsub.base_path} moved messages to its dead-letter topic within 10m (7)")
+    assert sought.startswith(f"{pubsub.base_path} was sought in the last 10m (seeks: 2)")
+    assert moved.startswith(f"{pubsub.base_path} moved messages to its dead-letter topic in the last 10m (7)")
     assert told(pubsub.model_copy(update={"attach": False}), clock) == []
     fake.errors = [grpc.StatusCode.PERMISSION_DENIED]
     assert told(pubsub, clock) == []

@@ -117,7 +117,7 @@ def test_up_fetches_it_first_and_starts_nothing_without_it(tmp_path: Path, monke
             start_stack(supervisor, settings, Path("tidemark.toml").resolve())
     finally:
         supervisor.stop()
-    assert said == [f"fetching the Cloud Storage connector for Spark, 38 MB, from {JAR_URL}"]
+    assert said == [f"fetching the Cloud Storage connector for Spark, 38 MiB, from {JAR_URL}"]
     assert not supervisor.state_folder.exists()
 
 

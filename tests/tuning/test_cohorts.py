@@ -123,7 +123,7 @@ def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeyp
     with pytest.raises(NothingToTune, match="attribute:message_id has more than 500 values"):
         on_trace(plain, "attribute:message_id")
     for key in ("region", "attribute:", "payload:region", "stream_prefix", ""):
-        with pytest.raises(typer.BadParameter, match="is neither attribute:NAME nor stream_prefix:SEPARATOR"):
+        with pytest.raises(typer.BadParameter, match=": write attribute:NAME or stream_prefix:SEPARATOR"):
             cohort_key(key)
 
 

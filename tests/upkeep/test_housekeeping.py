@@ -316,7 +316,7 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
     chores = house.tidy(heartbeats="1d", windows="1d")
     (waits,) = of(chores, "retention", "windows")
     assert waits.is_idle
-    assert "are not computed yet" in waits.says
+    assert "must be computed first" in waits.says
     assert house.rows() == rows
     assert house.lake.kept_windows(WINDOWING, LOOKBACK).since() is None
     shutil.rmtree(house.folder / "tracking")

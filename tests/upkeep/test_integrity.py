@@ -297,7 +297,7 @@ def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(house
     file.write_bytes(content[:4] + bytes(padding) + content[4:])  # the offsets are wrong by then, the footer is not
     (first,), (second,) = (one.reasons for one in house.look().broken)
     assert first.startswith(f"{no_parquet}: it cannot be read: ")
-    assert second == f"{file}: it has 1 rows, but should have 2"
+    assert second == f"{file}: it has 1 row, but should have 2"
     landed = house.lake.heartbeats().in_place()
     assert landed is not None
     landed.delete()

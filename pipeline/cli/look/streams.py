@@ -11,6 +11,7 @@ from tidemark.pipeline.cli.options import AsJson, InWindow, Limit, option, windo
 from tidemark.pipeline.cli.output import columns, print_rows, printed, safe
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams
@@ -80,7 +81,7 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
         "windows": [{**asdict(each), "stopped_share": each.stopped_share} for each in windows],
     }
     terminal = printed(facts, as_json=as_json)
-    terminal.print(f"{known.rows.num_rows:,} streams; {silent:,} silent since {iso(newest.start)} or earlier")
+    terminal.print(f"{counted(known.rows.num_rows, 'stream')}; {silent:,} silent since {iso(newest.start)} or earlier")
     counts = ("streams", "absent", "stopped", "share", "started", "new", "missing beats", "beats missed")
     table = columns("window", right=counts)
     for each in windows:

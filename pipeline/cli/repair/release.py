@@ -101,9 +101,7 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
             f"{iso(base.oldest_unacked)}; `tidemark explain` says what holds the watermark"
         )
     if state.released_before is not None and state.released_before >= release.before:
-        raise LakeError(
-            f"nothing to release: messages published before {iso(state.released_before)} are already released"
-        )
+        raise LakeError(f"nothing to release: messages published before {iso(state.released_before)} are released")
     # Decide by the newest readings, as of the time of their decision.
     without, released = (
         before.decide(decided.base, decided.tracking, settings.policy, decided.decision.at).decision

@@ -195,7 +195,7 @@ def _show(survey: Survey, now: datetime, out: Console) -> None:
     windows = counted(survey.windows, "window")
     out.print(
         f"[dim]checked {windows} from {iso(survey.start)} to {iso(survey.end)}, "
-        f"{survey.files} files of these windows, and {survey.log.entries_read} entries of the tracking log[/]"
+        f"{counted(survey.files, 'file')} of these windows, and {survey.log.entries_read} tracking log entries[/]"
     )
 
 

@@ -125,7 +125,7 @@ def show_written(settings: Settings, written: Sequence[Written]) -> None:
     for one in written:
         name, value = f"{one.setting.section}.{one.setting.key}", one.setting.value
         before = "not set" if one.before is None else safe(f'"{one.before}"')
-        terminal.print(f'wrote {name} = "{value}" into {file}; it was {before}', soft_wrap=True)
+        terminal.print(f'wrote {name} = "{value}" to {file}; it was {before}', soft_wrap=True)
         if one.overridden_by:
             warn(terminal, f"the variable {one.overridden_by} overrides this setting")
     if written:

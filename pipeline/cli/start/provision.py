@@ -58,7 +58,7 @@ def provision(
         packed, manifest, file = pack(executors), own_manifest(), printable(str(executors))
         print(
             f"packed {len(packed)} distributions, including tidemark {manifest.tidemark}, for Python "
-            f"{manifest.python} on {manifest.machine}: {file}, {executors.stat().st_size >> 20} MB"
+            f"{manifest.python} on {manifest.machine}: {file}, {executors.stat().st_size >> 20} MiB"
         )
         print(f'next: [spark] executor_environment = "{file}"')
     if connector or executors is not None:

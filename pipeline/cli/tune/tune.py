@@ -41,9 +41,7 @@ def cohort_key(text: str) -> CohortKey:
     """Parse the key that divides messages into cohorts, such as `attribute:region` or `stream_prefix:-`."""
     kind, _, name = text.partition(":")
     if kind not in ("attribute", "stream_prefix") or not name:
-        raise typer.BadParameter(
-            f"{text} is neither attribute:NAME nor stream_prefix:SEPARATOR, such as attribute:region"
-        )
+        raise typer.BadParameter(f"{text}: write attribute:NAME or stream_prefix:SEPARATOR, such as attribute:region")
     return CohortKey(kind, name)
 
 

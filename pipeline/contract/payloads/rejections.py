@@ -149,7 +149,7 @@ def inflated(data: bytes) -> Iterator[bytes]:
             yield part
             data, room = stream.unconsumed_tail, room - len(part)
             if room < 0:
-                raise Unreadable(f"the decompressed gzip is larger than {LARGEST} bytes")
+                raise Unreadable(f"the decompressed gzip data is larger than {LARGEST} bytes")
             if len(part) < most and not stream.eof:
                 raise Unreadable("truncated gzip")
         data = stream.unused_data

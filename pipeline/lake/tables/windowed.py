@@ -268,9 +268,7 @@ class WindowedTable:
                 )
             added[file.partition].append(file)
         if missing := [key for key, files in added.items() if not files]:
-            raise LakeError(
-                f"run {run.name} wrote nothing for {', '.join(missing)}; nothing was committed. Run it again"
-            )
+            raise LakeError(f"run {run.name} wrote nothing for {', '.join(missing)}; nothing was committed; run again")
         return added
 
     def _found(self, run: DiffRun) -> Iterator[NewFile]:
@@ -307,8 +305,7 @@ def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: time
     raise InvalidSettings(
         f"the settings ask for windows of {asked}, but {place.uri} has windows of {of}, and a table must not have "
         "windows of two lengths. No window is computed until you restore the length in the settings, or start a new "
-        "table: "
-        "docs/reference/settings.md#another-window-length"
+        "table: docs/reference/settings.md#another-window-length"
     )
 
 
