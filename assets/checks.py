@@ -15,6 +15,7 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
 from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.requirements import Drift
@@ -123,8 +124,8 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
         passed=not missed.total,
         severity=ERROR if settings.windows.recompute_missed == NEVER else WARN,
         description=(
-            f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
-            f"stale; {missed.mended} heartbeats missed earlier are in recomputed windows now"
+            f"{counted(missed.total, 'heartbeat')} missed in {counted(len(missed.by_window), 'window')}; stale "
+            f"windows: {len(missed.stale)}; missed earlier, now in recomputed windows: {missed.mended}"
         ),
         unknown=unknown_sentence("missed", missed.damaged),
         missed=missed.total,
@@ -146,8 +147,8 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
     return verdict(
         passed=found.share <= look.lake.settings.checks.max_late_share,
         description=(
-            f"{found.total} late heartbeats of {found.rows} rows ({found.share:.3%}) with event times since "
-            f"{iso(found.since)}, and {found.copies} late copies; `tidemark tune` says which band would have been "
+            f"late heartbeats: {found.total} of {counted(found.rows, 'row')} ({found.share:.3%}) with event times "
+            f"since {iso(found.since)}; late copies: {found.copies}; `tidemark tune` says which band would have been "
             "enough. Heartbeats landed by a requeue are included, whatever the band"
         ),
         unknown=unknown_sentence("late", found.damaged),

@@ -277,7 +277,7 @@ def plane_chart(plane: Mapping[str, Any]) -> Chart:
     points = () if pin is None else ((pin[0].timestamp() + 0.5, pin[1].timestamp(), f"the pin: {iso(pin[1])}"),)
     older = f" {below:,} with older event times lie at the lower edge." if below else ""
     return Chart(
-        title=f"What the decision is based on: {plane['messages']:,} messages that tracking has counted",
+        title=f"What the decision is based on: {counted(plane['messages'], 'message')} that tracking has counted",
         note=f"A cell is {rough(timedelta(seconds=size))} wide and high, darker with more messages, {most:,} at most."
         f"{older} Not shown: {plane['without_event_time']:,} copies and rejected messages.",
         x=moments(min(across), max(across) + size, "publish time (UTC)"),

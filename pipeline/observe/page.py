@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from tidemark.pipeline.clock import EPOCH, Clock, is_recent, iso, rough
 from tidemark.pipeline.errors import ObjectMissing, TidemarkError
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.lake.log.history import sampled, standing_before
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
@@ -190,7 +191,7 @@ class Page:
         else:
             return ""
         since, of, size = *(EPOCH + timedelta(seconds=each) for each in (start, event)), timedelta(seconds=seconds)
-        published = f"At most {count:,} messages published within {rough(size)} from {iso(since)} on"
+        published = f"At most {counted(count, 'message')} published within {rough(size)} from {iso(since)} on"
         said = f"{published}, with event times from {iso(of)} on."
         if not self._cells_lock.acquire(timeout=WAIT_SECONDS):
             return f"{said} Their streams are unknown: the lake did not answer in time."

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_in_force
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
@@ -287,8 +288,8 @@ def audit(
 def untracked_sentence(count: int) -> str:
     """Say that this many messages landed that tracking never received."""
     return (
-        f"tracking never received {count:,} messages that landed, so the watermark may have passed them: somebody else "
-        "reads tracking, it was sought forward or created again, or the tracking log was restored from an older copy"
+        f"tracking never received {counted(count, 'message')} that landed, so the watermark may be too high: another "
+        "consumer reads tracking, it was sought forward or recreated, or the tracking log was restored from an old copy"
     )
 
 

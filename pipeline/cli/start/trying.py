@@ -98,8 +98,8 @@ def _of_the_topic(settings: Settings, clock: Clock, count: int, wait: timedelta,
     """Return up to `count` messages that are published to the topic within `wait`. Raises PubSubError."""
     pubsub = settings.pubsub
     if not quiet:
-        said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"
-        said += f" that pass {pubsub.filter}" * bool(pubsub.filter)
+        said = f"waiting at most {format_duration(wait)} for {counted(count, 'message')} of {pubsub.topic_path}"
+        said += f" (filter: {pubsub.filter})" * bool(pubsub.filter)
         console().print(f"[dim]{safe(said)}; only messages published from now on count[/]", soft_wrap=True)
     with subscriber_client(*pubsub.server) as client:
         messages = sample_messages(client, pubsub, clock, count, wait)
