@@ -63,7 +63,7 @@ def read_explained(
     log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta
 ) -> tuple[Explanation, Facts]:
     """Explain the decision in log entry `number` from the entries before it. Return the explanation, and its content as
-    plain facts. If an earlier entry is damaged, the facts that need it are missing. Raises LakeError."""
+    plain facts. If an earlier entry is damaged, the parts that need it are left out. Raises LakeError."""
     now, recent, before, problem = decided.decision.at, [decided.decision], None, None
     try:
         before = standing_before(log, number)
