@@ -117,7 +117,8 @@ def landing_sentence(landed: Ingested) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(landed.rejected.items()))
         sentence += f"; quarantined {landed.rejected.total()} ({reasons})"
     if landed.acknowledged.failed:
-        sentence += f"; failed acknowledgements: {landed.acknowledged.failed}, whose messages will be redelivered"
+        failed = counted(landed.acknowledged.failed, "acknowledgement")
+        sentence += f"; {failed} failed, so those messages will be redelivered"
     return sentence
 
 

@@ -38,7 +38,7 @@ grants none."""
 
 GRAPHQL = "/graphql"
 NOT_FRAMED = ("content-security-policy", "frame-ancestors 'self'")
-"""The header that forbids other sites to show the UI in a frame. It prevents clickjacking."""
+"""The header that forbids other sites from showing the UI in a frame. It prevents clickjacking."""
 
 
 class PageGuard:

@@ -103,7 +103,7 @@ TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 linear for any bytes."""
 
 MAGIC = b"\x1f\x8b\x08"
-"""First bytes of gzip data, including its only compression method. No JSON text or protobuf message has them."""
+"""First bytes of gzip data, including its only compression method. No JSON text or protobuf message begins so."""
 
 LARGEST_MESSAGE = 10_000_000
 """Maximum size of a message in Pub/Sub, in bytes."""
