@@ -1,6 +1,6 @@
 #!/bin/sh
 # Creates tidemark's roles from the files beside it, and grants those of the named parts to one member. Run it again
-# after an upgrade: a role that is there is brought up to its file. docs/how-to/identity.md explains the parts.
+# after an upgrade: an existing role is brought up to its file. docs/how-to/identity.md explains the parts.
 #
 #   PROJECT=my-project BASE=heartbeats-base TRACKING=heartbeats-tracking BUCKET=my-lake \
 #   MEMBER=serviceAccount:tidemark@my-project.iam.gserviceaccount.com \

@@ -43,13 +43,13 @@ variable "topic" {
 }
 
 variable "create_topic" {
-  description = "Whether to create the topic. false: it is there and somebody else's."
+  description = "Whether to create the topic. false: it exists, and is managed elsewhere."
   type        = bool
   default     = false
 }
 
 variable "signal_topic" {
-  description = "As signal.publish_to: a topic that is there, or null. The tracker may publish to it."
+  description = "As signal.publish_to: an existing topic, or null. The tracker may publish to it."
   type        = string
   default     = null
 
@@ -157,7 +157,7 @@ variable "kubernetes" {
 }
 
 variable "notification_channels" {
-  description = "Who is told by the alerts: ids of notification channels."
+  description = "Who gets the alerts: ids of notification channels."
   type        = list(string)
   default     = []
 }
