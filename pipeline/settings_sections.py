@@ -138,8 +138,7 @@ LISTEN = "127.0.0.1:9464"
 port for Prometheus."""
 SNAPSHOT_BUDGET = 10 << 30
 """Default number of snapshot bytes per day on the service. Ten thousand sources that publish every 30 s need about half
-of it, if readings are taken every 10 s (docs/concepts/costs-and-scale.md). At the list price of September 2026, it
-costs at most 2.70 dollars a day."""
+of it, if readings are taken every 10 s (docs/concepts/costs-and-scale.md)."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"

@@ -11,7 +11,7 @@ from tidemark.pipeline.doctor.identity import NEEDS, Component, On
 FOLDER = Path(__file__).resolve().parent.parent / "deploy" / "roles"
 
 IS = {
-    Component.TRACKER: "the sensors `tracking` and `ingest`: the watermark",
+    Component.TRACKER: "the sensors `tracking`, `ingest` and `tables`: the watermark, and what follows it",
     Component.LANDER: "the sensor `landing`",
     Component.CHECKS: "the sensors `staleness` and `requeue`: what is late, missed or lost, and changes",
     Component.RUNS: "runs, on Spark and beside it: windows, rounds of readers, housekeeping, repair, the tuning report",

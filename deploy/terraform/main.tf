@@ -10,6 +10,10 @@ resource "google_pubsub_topic" "heartbeats" {
   count   = var.create_topic ? 1 : 0
   project = var.project
   name    = var.topic
+
+  lifecycle {
+    prevent_destroy = true
+  }
 }
 
 locals {

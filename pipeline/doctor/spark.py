@@ -34,7 +34,7 @@ from tidemark.pipeline.spark.session import (
 )
 
 CONNECTOR = "gcs-connector"
-WITHOUT_CONNECTOR = "without it, custom tables fail with ClassNotFoundException: GoogleHadoopFileSystem"
+WITHOUT_CONNECTOR = "without it, runs of custom tables fail with ToolMissing"
 JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 """Spark settings that may contain the JAR of the Cloud Storage connector."""
 
