@@ -68,8 +68,8 @@ class FailedTick:
         return self.reason.partition(":")[0]
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
-        """Return this record merged with the sensor's `earlier` one: it has the earlier `since`, and `more` is added to
-        the earlier number of failures. An earlier record with a different `waits` is ignored."""
+        """Return this record merged with the sensor's `earlier` one. The result has the earlier `since`, and at least
+        `more` failures more than `earlier`. An earlier record with a different `waits` is ignored."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)
@@ -105,7 +105,7 @@ class FailedRuns:
 
     @contextmanager
     def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock, job: str = "") -> Iterator[None]:
-        """Record the failure if the `with` block raises an error, and raise the error again. Nothing is recorded if a
+        """If the `with` block raises an error, record the failure and re-raise the error. Nothing is recorded if a
         window is still open or no longer kept, if the run was cancelled, or if a later version of tidemark has written
         the lake."""
         try:

@@ -17,8 +17,8 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 
 FOLDER = "landings/"
 FENCES_KEPT = 2
-"""Number of fence objects that are kept, the newest ones. With two, a listing finds at least one of them even while a
-new fence is written and an old one deleted."""
+"""Number of fences to keep, counted from the newest. With two, a listing finds at least one, even while a new fence is
+being written and an old one deleted."""
 
 NUMBERED = re.compile(r"\d{9}")
 

@@ -60,7 +60,7 @@ class Lake:
     """
 
     kept_bytes = 0
-    """Size of the cache for the files of `heartbeats` and of `quarantine` in a bucket (see BucketFiles)."""
+    """Size in bytes of the cache for the files of `heartbeats` and of `quarantine` in a bucket (see BucketFiles)."""
 
     def __init__(
         self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock, past: PastEntries | None = None

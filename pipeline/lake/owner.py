@@ -22,8 +22,8 @@ is the longest tick interval that settings allow."""
 
 @dataclass(frozen=True, slots=True)
 class PipelineName:
-    """A pipeline. Its topic and subscriptions identify it. `pipeline`, its name, is only shown, because `td.pipeline`
-    may be given a name that the settings file lacks."""
+    """A pipeline, identified by its topic and subscriptions. Its name `pipeline` is only for display: a caller of
+    `td.pipeline` may pass a name that the settings file lacks."""
 
     pipeline: str = field(compare=False)
     topic: str
@@ -85,8 +85,8 @@ ACCEPTED = JsonKind("schemas/", "restore a backup, or delete it", key="accepted"
 
 class AcceptedSchemas:
     """The Pub/Sub schemas that messages may have: those in the settings (`of_settings`) and, if the lake has accepted a
-    schema, that one. If the settings name none, the lake accepts the first schema that a message names and Pub/Sub has.
-    The lake never accepts a second schema, so the name of the first is read only once."""
+    schema, that one. If the settings name none, the lake accepts the first schema that a message names and that exists
+    in Pub/Sub. The lake never accepts a second one, so an instance reads the accepted name only once."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)

@@ -315,7 +315,7 @@ THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, a
         ),
         (HUNG, errors.LakeUnreachable, "HTTP error error sending request operation timed out; ticks retry"),
         (TRACED, errors.CorruptObject, "Json error: unexpected 'b'; restore its earlier version"),
-        (FEDERATED, errors.LakeUnwritable, "no federated or impersonated account"),
+        (FEDERATED, errors.LakeUnwritable, "not federated or impersonated accounts"),
         (THROTTLED, errors.LakeUnreachable, "storage.objects.create of a: "),
         ("", errors.LakeError, f"the lake failed at {TABLE}: no reason given"),
     ],

@@ -69,7 +69,7 @@ class LogArchive:
         self._notes.delete(_key(numbers))
 
     def place(self, numbers: range) -> str:
-        """Return the address of an archive, to be named in errors."""
+        """Return the address of an archive, for error messages."""
         return self._notes.place(_key(numbers))
 
 

@@ -36,13 +36,13 @@ from tidemark.pipeline.watermark.usage import Usage
 
 CELLS, CELL_COLUMNS = described(
     [
-        Column("publish_bucket", MOMENT, "The second of publish time, by its start.", False),
-        Column("event_bucket", MOMENT, "The second of event time, by its start; null for rejections and copies."),
+        Column("publish_bucket", MOMENT, "Start of the second in which the messages were published.", False),
+        Column("event_bucket", MOMENT, "Start of the second of event time; null for rejections and copies."),
         Column("count", pa.int64(), "Upper bound on the messages in the cell: a redelivery may count twice.", False),
         Column("min_event_time", MOMENT, "The smallest event time in the cell, exact."),
         Column("first_publish_time", MOMENT, "The smallest publish time in the cell.", False),
         Column("last_publish_time", MOMENT, "The greatest publish time in the cell.", False),
-        Column("published_in", pa.int64(), "A bit per part of the second: set if a message was published.", False),
+        Column("published_in", pa.int64(), "A bit per part of the second, set if a message was published then.", False),
     ]
 )
 """Schema of an encoded histogram, and the descriptions of its columns. The table has one row per cell. A bucket is
@@ -63,7 +63,7 @@ the metadata, under FACTS."""
 DECISIONS, DECISION_COLUMNS = described(
     [
         Column("at", MOMENT, "Time of the decision."),
-        Column("watermark", MOMENT, "The watermark; null until there is one."),
+        Column("watermark", MOMENT, "The watermark; null before the first one."),
         Column("reason", pa.string(), "The reason (docs/reference/reasons.md)."),
         Column("candidate", MOMENT, "The event time that the watermark may reach; null for a hold."),
         Column("band_start", MOMENT, "The publish time from which the rule looked at messages."),
@@ -137,7 +137,7 @@ def encode(entry: Entry, writer: str) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Entry:
-    """Decode a log entry. `name` is the name of the entry's object, to be named in errors. Raises NewerFormat if a
+    """Decode a log entry. `name` is the name of the entry's object, for error messages. Raises NewerFormat if a
     later version of tidemark wrote the entry, and CorruptObject if the entry is damaged."""
     try:
         if _sealed(content) != content:

@@ -135,7 +135,7 @@ class WatermarkObject:
             sent = self._sent(there, now)
             self._known = sent, self._notes.replace(self.kind.key, sent, generation)
 
-    def _sent(self, there: WatermarkContent, now: WatermarkContent) -> WatermarkContent:  # noqa: ARG002 (what was said before is for those who send)
+    def _sent(self, there: WatermarkContent, now: WatermarkContent) -> WatermarkContent:  # noqa: ARG002 (`there` is for subclasses that send)
         """Return the content to write to the object. A subclass may first send it to another system."""
         return now
 

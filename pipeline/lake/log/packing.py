@@ -20,7 +20,7 @@ from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Waterma
 
 ENTRIES = 1000
 """Minimum number of log entries per archive, except in the last archive that a packing writes. Once an archive has
-enough entries, it ends before the next compacted entry. An archive takes some hundred kilobytes."""
+enough entries, it ends before the next compacted entry. An archive takes a few hundred kilobytes."""
 
 ALWAYS = datetime.max.replace(tzinfo=UTC)
 
@@ -50,13 +50,13 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> Packed:
-        """Archive the old entries of the log: all that precede the last but one of the compacted entries that are older
-        than `before`. A compacted entry contains the state after all earlier entries. During the move, readers find
-        every entry by its number.
+        """Archive the old entries of the log: all entries before the second-to-last of the compacted entries that are
+        older than `before`. A compacted entry contains the state after all earlier entries. During the move, readers
+        find every entry by its number.
 
-        Guarantee: what was written since a tracker's last look stays in the log, however wrong the clocks are.
+        Guarantee: entries written since a tracker last read the log stay in the log, however wrong the clocks are.
 
-        Raises CorruptObject for a damaged or missing entry, which stays in the log with all later entries. Raises
+        Raises CorruptObject for a damaged or missing entry, and then leaves all later entries in the log. Raises
         LakeError.
         """
         archived = {number for numbers in self._archive.ranges() for number in numbers}

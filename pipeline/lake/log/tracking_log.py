@@ -96,7 +96,7 @@ class PastEntries:
         """Return the entry with this number, or None if it is not cached."""
         with self._lock:
             if (content := self._contents.get(number)) is not None:
-                self._contents[number] = content  # its time begins anew
+                self._contents[number] = content  # restarts its time in the cache
             return content
 
     def add(self, number: int, content: bytes) -> bytes:
@@ -115,8 +115,8 @@ class TrackingLog:
     """The tracking log, and a cached copy of the state that follows from its entries. `catch_up` updates the state.
 
     Several instances may share a log. An instance is not thread-safe. But if Dagster gives up on a tick that still
-    runs, and starts the next one, the two ticks leave no gap in the log. `entry` and `content` read from the cache
-    `past` what any instance with that cache has read or written.
+    runs, and starts the next one, the two ticks leave no gap in the log. `entry` and `content` use the cache
+    `past`, to which all instances with that cache add the entries that they read or write.
     """
 
     def __init__(
@@ -164,8 +164,8 @@ class TrackingLog:
     def catch_up_to_append(self) -> WatermarkState:
         """Like `catch_up`, but also raise CorruptObject if entries were lost from the end of the log. Call this
         before an append."""
-        # The note is read before the log, because a noted entry is already in the log. A call soon after another skips
-        # the listing of notes: it has just seen the last known entry.
+        # The note is read before the log, because a noted entry is already in the log. The listing of notes is skipped
+        # if the last known entry was seen less than QUICK ago.
         noted = -1 if self._is_compared and self._is_quick(self._seen) else self._witness.newest_number()
         state = self.catch_up()
         note = self._witness.newest() if noted > state.number else None
@@ -236,7 +236,7 @@ class TrackingLog:
         return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
     def newest(self) -> Newest:
-        """Return the number of the newest entry, and the watermark, the contract and the decision after it. The
+        """Return the number of the newest entry, with the watermark, the contract and the decision at that point. The
         histogram is not restored, which makes the call cheap.
 
         Reads the entries since the last call. On the first call, or after many entries, lists the log and reads back to
@@ -362,7 +362,7 @@ class TrackingLog:
             if state is None:
                 state = self.catch_up() if self._is_compared else self.catch_up_to_append()
             read_at, tail = self._seen, self._tail
-            if tail is not None and tail[0] != state.number:  # another thread, of a tick that overlaps, has folded on
+            if tail is not None and tail[0] != state.number:  # an overlapping tick in another thread has read on
                 state = self._standing = None
                 continue
             entry = build(state)

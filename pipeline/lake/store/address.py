@@ -11,8 +11,8 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def open_objects(lake: LakeSettings, name: str = "") -> ObjectStore:
-    """Return the store of the lake's objects, in its folder or bucket; with a `name`, of the objects in that folder of
-    the lake. Makes no request. Raises LakeUnwritable if there are no credentials for the bucket."""
+    """Return the store of the lake's objects. With a `name`, return the store of the objects in that folder of the
+    lake. Makes no request. Raises LakeUnwritable if there are no credentials for the bucket."""
     if lake.folder is not None:
         return DiskObjects(lake.folder / name)
     from tidemark.pipeline.lake.store.gcs import CloudStorageObjects  # only for a bucket: importing takes half a second
@@ -39,7 +39,7 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
     """Return the options that `deltalake` needs to open a table: none for a folder, BOUNDS for a bucket.
 
     The library finds default credentials itself. For a server on loopback, the options contain a dummy key, so that the
-    library does not request a token. (The option `google_skip_signature` is no alternative: writes would still query a
+    library does not request a token. (The option `google_skip_signature` does not help: writes would still query a
     metadata server.)
     """
     endpoint = lake.endpoint
@@ -58,7 +58,7 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
 
 
 def scan_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the `storage_options` for Polars: all `options` except BOUNDS, because Polars has limits of its own."""
+    """Return the `storage_options` for Polars: all `options` except BOUNDS, because Polars has its own limits."""
     return {key: value for key, value in options.items() if key not in BOUNDS}
 
 
@@ -73,10 +73,10 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
     hadoop = {
         "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",  # Hadoop 3.5 has another one built in
         "fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
-        "fs.gs.block.size": str(64 << 20),  # Hadoop 3.5 writes "64m" there, which the connector cannot read
+        "fs.gs.block.size": str(64 << 20),  # Hadoop 3.5 sets "64m", which the connector cannot read
     }
     if lake.endpoint is None:
-        hadoop |= {"fs.gs.auth.type": "APPLICATION_DEFAULT"}  # as the other libraries do
+        hadoop |= {"fs.gs.auth.type": "APPLICATION_DEFAULT"}  # as in the other libraries
     else:
         hadoop |= {
             "fs.gs.storage.root.url": f"{lake.endpoint.rstrip('/')}/",

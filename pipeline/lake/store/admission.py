@@ -1,4 +1,4 @@
-"""Checks which versions of tidemark have written a lake, by the lake's format marks.
+"""Checks a lake's format marks, which show the versions of tidemark that have written the lake.
 
 A program that writes in a new format first creates the object `format/<number>.json`, which is never deleted. When an
 older program starts, it finds that object and refuses the lake. An older program that is already running stops when it
@@ -24,8 +24,8 @@ FORMATS = JsonKind("format/", key=r"\d{6}", holds=NoContent)
 
 @cached({}, condition=Condition())
 def admit(lake: LakeSettings) -> Container[str]:
-    """Return the marks of the formats in which the lake was written. A process lists them once. Raise NewerFormat if a
-    later version of tidemark has written the lake. Raise LakeError if the lake is unreachable."""
+    """Return the marks of the formats in which the lake was written. A process lists them once. Raises NewerFormat if a
+    later version of tidemark has written the lake, and LakeError if the lake is unreachable."""
     notes = Notes(open_objects(lake), FORMATS)
     formats = notes.listed()
     newest = max(formats, default="")

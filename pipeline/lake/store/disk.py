@@ -27,8 +27,8 @@ from tidemark.pipeline.errors import (
 from tidemark.pipeline.version import newer_format
 
 FULL_BYTES = 1 << 20
-"""A disk with less free space than this counts as full. A tick writes at least about ten kilobytes, so the space is
-enough for a hundred ticks at most."""
+"""A disk with fewer free bytes than this counts as full. A tick writes at least about ten kilobytes, so this space
+lasts for at most a hundred ticks."""
 
 TEMPORARY = ".tmp-"
 """Prefix of the names of unfinished files. Readers ignore such files. A crash may leave one behind."""
@@ -145,8 +145,8 @@ def _generation_of(content: bytes) -> int:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise LakeUnwritable if `folder` or one of its parents is a file, and LakeError if the libraries of the tables
-    cannot open its path."""
+    """Raise LakeUnwritable if `folder` or one of its parents is a file, and LakeError if the table libraries cannot
+    open its path."""
     with _disk_errors(folder):
         if str(folder).encode(errors="replace").decode() != str(folder):
             raise OSError(errno.EILSEQ, "the path is not UTF-8, which the libraries of the tables need")
@@ -219,8 +219,8 @@ def storage_error(uri: str, text: str) -> LakeError:
         return LakeFull(f"no space is left for {uri}; free space, and ticks continue from the durable state")
     if FOREIGN_LOGIN in text:
         return LakeUnwritable(
-            f"the Delta library cannot use these credentials for {uri}: it knows the machine's own account, a user's "
-            f"login and a service account's key, but no federated or impersonated account ({why})"
+            f"the Delta library cannot use these credentials for {uri}: it supports the machine's own account, a "
+            f"user's login and a service account's key, but not federated or impersonated accounts ({why})"
         )
     if any(sign in text for sign in UNWRITABLE):
         needed = "" if call is None else f"{call} is needed. "

@@ -144,12 +144,12 @@ class CloudStorageObjects:
         return self._attempt("get", name, download)
 
     def find(self, name: str) -> pafs.FileInfo:
-        """Return the name, size and write time of an object, if it exists. Raises LakeUnreachable, LakeUnwritable."""
+        """Return an object's size and write time, or the type NotFound. Raises LakeUnreachable, LakeUnwritable."""
         return _info(name, self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE)))
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Yield the names that start with `prefix`, in order. Each request returns 1,000 names, and is made when the
-        caller needs them."""
+        """Yield the names that start with `prefix`, in order. Each request returns at most 1,000 names, and is made
+        only when the caller needs them."""
         return (found.path for found in self.stored(prefix))
 
     def stored(self, prefix: str) -> Iterator[pafs.FileInfo]:

@@ -30,7 +30,7 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 Content = TypeVar("Content")
 
 Moment = Annotated[AwareDatetime, PlainSerializer(iso)]
-"""A time in a note. It is written with milliseconds at most, because people and other systems read it. (A plain
+"""A time in a note, written with at most millisecond precision, because people and other systems read it. (A plain
 datetime is written with microseconds.)"""
 
 
@@ -60,12 +60,12 @@ class NoteKind(Generic[Content]):
         return key if self.name(key) == name and re.fullmatch(self.key, key) else None
 
     def encode(self, content: Content) -> bytes:
-        """Return the bytes in which the content of a note is stored."""
+        """Return the content of a note as the bytes to store."""
         raise NotImplementedError
 
     def decode(self, written: bytes, place: str) -> Content:
-        """Return the content of a note, given its stored bytes. `place` is the address of its object, to be named in
-        errors. Raises DamagedNote, NewerFormat."""
+        """Return the content of a note, given its stored bytes. `place` is the address of its object, for error
+        messages. Raises DamagedNote, NewerFormat."""
         raise NotImplementedError
 
     def broken(self, place: str, why: object) -> DamagedNote:
@@ -126,7 +126,7 @@ class ParquetKind(NoteKind[pa.Table]):
 
 
 def parquet_bytes(rows: pa.Table, **options: Any) -> bytes:
-    """Return rows as a Parquet object, written with these options of Arrow's `write_table`."""
+    """Return rows as a Parquet object. `options` are arguments of Arrow's `write_table`."""
     sink = io.BytesIO()
     pq.write_table(rows, sink, compression="zstd", **options)
     return sink.getvalue()
@@ -192,7 +192,7 @@ class Notes(Generic[Content]):
         self.delete(*self.listed()[:-count])
 
     def place(self, key: str) -> str:
-        """Return the address of a note, to be named in errors."""
+        """Return the address of a note, for error messages."""
         return f"{self._objects.uri}/{self.kind.name(key)}"
 
     def found(self, key: str) -> tuple[Content | None, int]:

@@ -50,7 +50,7 @@ class ObjectStore(Protocol):
 
     @property
     def uri(self) -> str:
-        """The address of the store, to be named in errors."""
+        """The address of the store, for error messages."""
 
     def create(self, name: str, content: bytes) -> None:
         """Write a new object. Raises ObjectExists if another writer has created an object of this name. Raises

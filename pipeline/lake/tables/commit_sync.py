@@ -12,8 +12,8 @@ from tidemark.pipeline.lake.store.disk import sync
 from tidemark.pipeline.lake.tables.table_log import LAST_CHECKPOINT, TableLog, actions_in, checkpoint_name, commit_name
 
 RECENT_COMMITS = 20
-"""Number of earlier commits that are synced after a table is opened, because their writers may have died before they
-synced them."""
+"""Number of earlier commits that are synced after a table is opened, because a writer may have died between its commit
+and the sync."""
 
 THREADS = 8
 """Number of files synced in parallel. A file system batches parallel syncs, so they are faster than consecutive
@@ -22,7 +22,7 @@ ones."""
 
 class CommitSync:
     """Makes the commits of one Delta table durable, together with the data files that they add and all folders
-    above."""
+    above them."""
 
     def __init__(self, folder: Path, log: TableLog) -> None:
         self._folder, self._log = folder, log
@@ -47,7 +47,7 @@ class CommitSync:
         unreadable if a commit before its newest one is missing. Raises OSError."""
         following = count(self._through + 1)
         new = list(takewhile(lambda version: (self._folder / commit_name(version)).exists(), following))
-        # Without a next commit, it was cleaned up long ago, or the table was deleted and recreated.
+        # If the next commit is missing, it was cleaned up long ago, or the table was deleted and recreated.
         versions = new or self._log.versions()[-RECENT_COMMITS:]
         written = {file for version in versions for file in self._written_by(version)}
         self._sync(written - self._synced)
@@ -57,7 +57,7 @@ class CommitSync:
     def _written_by(self, version: int) -> Iterator[Path]:
         commit = self._folder / commit_name(version)
         yield commit
-        with suppress(ValueError):  # damaged, and before the last checkpoint: else the table would not have opened
+        with suppress(ValueError):  # a damaged commit before the last checkpoint, or the table would not open
             for action in actions_in(commit.read_bytes()):
                 if add := action.get("add"):
                     yield self._folder / unquote(add["path"])
