@@ -131,7 +131,7 @@ class Corrections:
         are complete up to the position `through`. At most FILE_BYTES of the rows and one of `tables` are in memory at
         a time. Returns the number of rows; without rows, nothing is committed.
 
-        `before` is what `noted` returned when the rows were determined. If several processes append changes from the
+        `before` is the result of `noted` when the rows were determined. If several processes append changes from the
         same version, only one of them succeeds; the others raise TableConflict. Raises LakeError.
 
         After an error no row is visible, unless only the response to the commit was lost. `noted` then returns the new
@@ -162,7 +162,7 @@ class Corrections:
 
     def _commit(self, table: DeltaTable, added: Sequence[AddAction], through: Position) -> None:
         noted = [Transaction(through.table_id, through.version)]
-        # If the library retried, it would commit even after another follower's commit.
+        # A retry by the library would succeed even after another follower's commit.
         self.table.transact(table, added, CommitProperties(max_commit_retries=0, app_transactions=noted))
 
 

@@ -33,7 +33,7 @@ Processed = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a Delta table. `at` is its time, and `metadata` what tidemark wrote to its metadata.
+    """A commit of a Delta table. `at` is its time, and `metadata` has tidemark's entries in its metadata.
 
     `added` and `removed` are the files whose rows the commit added and removed, as the commit lists them. They do not
     include the files of a compaction, which only moves rows. `removed` maps each path to its partition, or to None if
@@ -82,8 +82,8 @@ class Follower:
         self._processed = processed
 
     def _news(self, at_most: int) -> tuple[Sequence[Commit], Processed | None]:
-        """Return the commits since the last processed one, and the last of them as the next one to start from. That is
-        None if the commits cannot be determined, or if there are more than `at_most`."""
+        """Return the commits since the last processed one, and the commit from which the next call starts. Return `()`
+        and None if the commits cannot be determined, or if there are more than `at_most`."""
         if self._processed is not None:
             version, content = self._processed
             found = self._table.log.since(version, at_most + 2)

@@ -42,7 +42,7 @@ def diff_columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
             delta = f"`{name}` minus `{previous}`; null if either is null, or if the result exceeds a double."
             yield Column(comparison, pa.float64(), delta)
         else:
-            differ = f"True if `{name}` and `{previous}` differ, where null is a value as well; null without a previous"
+            differ = f"True if `{name}` and `{previous}` differ, where null counts as a value; null without a previous"
             yield Column(comparison, pa.bool_(), f"{differ} heartbeat.")
     yield Column("publish_time", MOMENT, "Publish time of the heartbeat's earliest copy.")
     yield Column("message_id", pa.string(), "Pub/Sub's id of the heartbeat's earliest copy.")

@@ -17,15 +17,15 @@ from threading import Event
 from tidemark.pipeline.machine import replacing
 
 COMMITS, BYTES = 64, 1 << 20
-"""Maximum number of commits that are handed on, enough for two checkpoint intervals, and of bytes in the file."""
+"""Maximum number of commits in the file, enough for two checkpoint intervals, and maximum size of the file in bytes."""
 
 ACCEPTED = Event()
-"""Set in a process that computes windows: it takes what others hand on."""
+"""Set in a process that computes windows. Only such a process uses the commits that others hand on."""
 
 
 def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
-    """Write the last of a table's consecutive `commits` for runs. `first` is the version of the first one. Best
-    effort."""
+    """Write the last of a table's consecutive `commits` to the table's file. `first` is the version of the first one.
+    Best effort."""
     last = commits[-COMMITS:]
     with suppress(OSError, UnicodeDecodeError):
         body = json.dumps([first + len(commits) - len(last), [commit.decode() for commit in last]]).encode()
@@ -36,8 +36,8 @@ def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
 
 
 def handed(uri: str) -> tuple[int, list[bytes]] | None:
-    """Return the commits that a process handed on last, and the version of the first one. None if there are none, or
-    unless ACCEPTED is set."""
+    """Return the version of the first commit in the table's file, and all commits in it. Return None if ACCEPTED is not
+    set, or if the file is missing or damaged."""
     with suppress(OSError, ValueError, TypeError, AttributeError):  # another version may have written it
         content = _file(uri).read_bytes() if ACCEPTED.is_set() else b""
         if content and sha256(content[32:]).digest() == content[:32]:
@@ -47,7 +47,7 @@ def handed(uri: str) -> tuple[int, list[bytes]] | None:
 
 
 def withdraw(uri: str) -> None:
-    """Delete what was handed on of a table. Best effort."""
+    """Delete the table's file. Best effort."""
     with suppress(OSError):
         _file(uri).unlink(missing_ok=True)
 

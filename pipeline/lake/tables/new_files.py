@@ -27,7 +27,7 @@ APPEND_RETRIES = 50
 """Number of times that the Delta library retries an append."""
 
 ADDED_WITHIN_US = 12 * HOUR_US
-"""Maximum age of a file that is added: less than the age at which housekeeping deletes it as an orphan."""
+"""Maximum age of a file when it is added, in microseconds. Housekeeping deletes only older files as orphans."""
 
 FILES_AT_ONCE, ON_DISK_AT_ONCE = 16, 2
 """Number of files written in parallel in a bucket, where a write mostly waits for the response, and on disk, where more
@@ -49,7 +49,7 @@ class NewFile:
     """A durable file in a table's folder that no transaction has added yet. `rows` is its number of rows, and `size`
     its size in bytes.
 
-    `stats` has Delta's statistics of the file, except the number of rows. `written_us` is when NewFiles wrote the file.
+    `stats` has Delta's statistics of the file, except `rows`. `written_us` is its write time in microseconds.
     """
 
     path: str
@@ -142,7 +142,7 @@ def refuse_old(table: LakeTable, since_us: int, now_us: int) -> None:
     if (age_us := now_us - since_us) > ADDED_WITHIN_US:
         raise TableConflict(
             f"files of {table.uri} were written {age_us // HOUR_US} h ago, so housekeeping may have deleted them as "
-            "orphans; nothing was added, and all of it is done again"
+            "orphans; nothing was added, and the work is repeated"
         )
 
 

@@ -235,7 +235,7 @@ EVERY = Rejected()
 @dataclass(frozen=True, slots=True)
 class Reasons:
     """The number of distinct rejected messages per reason. A message with several reasons counts under its newest one.
-    `waiting` is about messages that have not been requeued, and `requeued` about those that have."""
+    `waiting` counts the messages that have not been requeued, and `requeued` those that have."""
 
     waiting: Mapping[str, int]
     requeued: Mapping[str, int]
@@ -247,7 +247,7 @@ class Quarantine(LakeTable):
     schema = QUARANTINE
 
     def rows_of(self, selection: Rejected = EVERY) -> int:
-        """Return an upper bound of the number of rows that match the filter `selection`. It counts the rows of whole
+        """Return an upper bound on the number of rows that match the filter `selection`. It counts the rows of whole
         days, whatever their reason. Reads only file statistics."""
         return sum(file.rows for file in self.files() if file.partition >= first_day(selection.since))
 

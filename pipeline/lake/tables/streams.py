@@ -92,8 +92,8 @@ class Streams:
         return self._after(self._kept(self.current()))
 
     def save(self) -> KnownStreams:
-        """Return all streams in `heartbeat_diffs` as it is open, or in its newest version, and save them in the
-        `streams` table. Raises LakeError, and TableConflict if other processes saved first in all attempts."""
+        """Save all streams of `heartbeat_diffs`, as it is open or in its newest version, in the `streams` table, and
+        return them. Raises LakeError, and TableConflict if other processes saved first in all attempts."""
         for attempt in range(self.table.attempts):
             table = self.current()
             seen = 0 if table is None else table.version()
@@ -168,7 +168,7 @@ def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
 
 def streams_in(diffs: WindowedTable, windows: Iterable[str]) -> dict[str, int]:
     """Return the number of streams with a heartbeat in each of these windows, by window key. Windows that are not
-    computed are left out. If the table is already open, it is read as it is open."""
+    computed are left out. If the table is already open, it is not updated first."""
     seen: dict[str, list[pa.ChunkedArray]] = {}
     for file in diffs.table.files(set(windows), diffs.table.current(as_open=True)):
         beats = diffs.table.file_rows(file.path, NAMES)

@@ -63,9 +63,9 @@ SCANNED_ROWS = 5_000
 DAY_FORMAT = "%Y-%m-%d"
 
 READ = {"timestampNtz", "variantType"}
-"""Delta's reader features that change neither the rows of a file nor the names of its columns. The Delta library turns
-on the second one where the first one is, with each change of a property. A table with another feature, such as deletion
-vectors, is refused: tidemark would read its deleted rows, and keep replaced files along with the new ones."""
+"""Delta's reader features that change neither the rows of a file nor the names of its columns. If a table has
+the first one, the Delta library adds the second with any change of a property. A table with another feature, such as
+deletion vectors, is refused: tidemark would read its deleted rows, and keep replaced files along with the new ones."""
 
 FILE_COLUMNS = {
     **dict.fromkeys(("num_records", "size_bytes", "modification_time"), pa.int64()),
@@ -154,7 +154,7 @@ class LakeTable:
 
     def current(self, *, as_open: bool = False) -> DeltaTable | None:
         """Return the table at its newest version; None if the table does not exist. With `as_open`, a table that is
-        open already is returned as it was then.
+        already open is returned without an update.
 
         If there is no new commit, the call only reads two files: the last known commit, which shows whether the table
         was deleted or recreated, and the next commit. In a bucket, only `in_place` returns a table that can be changed.
@@ -163,7 +163,7 @@ class LakeTable:
             return opened
         admit(self._lake)
         with table_errors(self.uri):
-            table = self._table  # a tick that overlaps may open the table again meanwhile
+            table = self._table  # an overlapping tick may reopen the table meanwhile
             if table is not None and not self.log.is_worn(table) and self.log.update(table):
                 return self._readable(table)
             self._table = None
@@ -409,7 +409,7 @@ class LakeTable:
         self.make_durable()
 
     def overtaken(self, then: str = "try again") -> TableConflict:
-        """The error for a commit whose attempts have all failed."""
+        """Return the error for a commit whose attempts have all failed."""
         return TableConflict(f"other writers committed to {self.uri} first, {self.attempts} times in a row; {then}")
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
@@ -483,7 +483,7 @@ class LakeTable:
 
 
 def kept_for(keep: timedelta) -> dict[str, str]:
-    """Return the table properties with which a table's log keeps commits for a time, in whole hours."""
+    """Return the table properties that make a table's log keep commits for the time `keep`, in whole hours."""
     names = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
     return dict.fromkeys(names, f"interval {keep // timedelta(hours=1)} hours")
 
@@ -506,7 +506,7 @@ def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) 
 
 
 def merged(tables: Iterable[pa.Table], most_bytes: int, most_rows: int = sys.maxsize) -> Iterator[pa.Table]:
-    """Merge tables of rows into larger ones, of at most so many bytes and rows unless a single table has more."""
+    """Merge tables into larger ones of at most `most_bytes` and `most_rows`. A table above a limit stays alone."""
     held, size, count = list[pa.Table](), 0, 0
     for rows in tables:
         more = rows.nbytes
@@ -550,7 +550,7 @@ def as_data_files(files: pa.Table, partition_column: str) -> list[DataFile]:
     """Convert a result of `LakeTable.listed` to DataFiles."""
     names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
     columns = (files[name].to_pylist() for name in names)
-    # Arrow is slow at converting times.
+    # Arrow converts times slowly, and integers quickly.
     bounds = (files[name].cast(pa.int64()).to_pylist() for name in ("oldest", "newest"))
     return [
         DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000), _moment(oldest_us), _moment(newest_us))

@@ -49,9 +49,9 @@ COMMIT_FILE = re.compile(r"\d{20}\.json")
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 
 BELIEVED_FOR = timedelta(hours=1)
-"""Maximum age of a commit that counts as the newest one because the next version is missing. The next version of an
-older commit may have been deleted, in a log that the process read half before and half after housekeeping. So after an
-older commit, the Delta library lists the log."""
+"""Maximum age of a commit that counts as the newest one because the next version is missing. After an older commit, the
+Delta library lists the log instead, because housekeeping may have deleted the next version while the process read the
+log."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 """Commit options that turn off the deletion of expired log files, because each commit would list the table's log to
@@ -60,7 +60,7 @@ find these files. Housekeeping deletes them instead."""
 FOLLOWED_AT_MOST = 50
 """Maximum number of commits that a table follows while it is open from copies. Each of them adds a batch of files to
 the open table, and each update and commit goes through all batches, for about 0.1 ms each. In a folder, checkpoints
-join the batches."""
+merge the batches."""
 
 AHEAD = 2
 """Number of commits that are read in parallel when a table is opened from copies. The end of the log is not known, so
@@ -70,7 +70,7 @@ COMMIT_ONLY = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_
 """Commit options for a copy that lacks the objects from which a checkpoint is made."""
 
 CACHED_BYTES = 4 << 20
-"""Maximum size of the cached commits of a table: about two thousand commits of landing."""
+"""Maximum size of a table's cached commits in bytes: about two thousand commits of landing."""
 
 _read: dict[str, tuple[int, list[bytes]]] = {}
 """The cached commits by table address: the version of the first one, and the contents of consecutive commits.
@@ -83,8 +83,8 @@ class TableLog:
     """The log of a table. `objects` are those in the table's folder, and `in_place` opens the table without copies.
     With `copies`, the table is opened from copies, unless its log is in a form that only the Delta library knows.
 
-    An open table does not need the copies, so they are deleted after each step. An update needs the new commits, and a
-    transaction the last one. Not thread-safe, but ticks that overlap cause at most errors."""
+    An open table does not need the copies, so they are deleted after each step. An update copies the new commits, and a
+    transaction copies the last one. Not thread-safe, but overlapping ticks cause errors at worst."""
 
     def __init__(self, objects: ObjectStore, in_place: Callable[[], DeltaTable], *, copies: bool) -> None:
         self.in_place = in_place
@@ -98,7 +98,7 @@ class TableLog:
 
     @cached_property
     def _place(self) -> Path:
-        """The folder of the copies. Without copies, it is not looked up, because that fails on a full disk."""
+        """The folder of the copies. It is determined only for copies, because `gettempdir` fails on a full disk."""
         try:
             return Path(tempfile.gettempdir()) / f"tidemark-log-{uuid.uuid4().hex}"
         except OSError as error:
@@ -107,8 +107,8 @@ class TableLog:
             ) from error
 
     def read(self, version: int) -> bytes:
-        """Read a commit from the log. Raises ObjectMissing, CorruptObject if it is empty, which the Delta library takes
-        for a commit without files, and LakeError."""
+        """Return a commit of the log. Raises ObjectMissing, LakeError, and CorruptObject if the commit is empty: the
+        Delta library would take it for a commit without files."""
         content = self._objects.read(name := commit_name(version))
         if not content.strip():
             raise CorruptObject(f"{self._objects.uri}/{name} is empty; restore its earlier version or a backup")
@@ -124,9 +124,9 @@ class TableLog:
         return found[: last + 1 - first]
 
     def since(self, first: int, at_most: int | None = None) -> list[bytes]:
-        """Return the commits from version `first` on, in order: up to the newest one or, if they are more than
-        `at_most`, at least so many. Empty if there is no such version. Cached commits are not read again. Raises
-        LakeError."""
+        """Return the commits from version `first` on, in order, up to the newest one. If there are more than `at_most`,
+        the result has at least `at_most`, but not always all. It is empty if there is no version `first`. Cached
+        commits are not read again. Raises LakeError."""
 
         def up_to_end(new: int) -> Iterator[bytes]:
             with suppress(ObjectMissing):
@@ -141,11 +141,11 @@ class TableLog:
         return [int(name.removesuffix(".json")) for name in names if COMMIT_FILE.fullmatch(name)]
 
     def _with_cached(self, first: int, read_from: Callable[[int], Iterable[bytes]]) -> list[bytes]:
-        """Return the cached commits from version `first` on, and those that `read_from` reads, given the version that
-        follows the cached ones.
+        """Return the commits from version `first` on: the cached ones, then those that `read_from` returns for the
+        version after the cached ones.
 
         At the end, the last cached commit is read again. Commits are deleted oldest first. So if it is still in the
-        log, no commit between it and the later ones was deleted, and all are of one table."""
+        log, no commit between it and the later ones was deleted, and all belong to one table."""
         start, kept = _read.get(self._objects.uri) or (self._copies and handed(self._objects.uri)) or (first, [])
         if not start <= first <= start + len(kept):
             start, kept = first, []
@@ -228,7 +228,7 @@ class TableLog:
 
     @contextmanager
     def committing(self, table: DeltaTable) -> Iterator[PostCommitHookProperties]:
-        """Commit what the `with` block writes to the table with the yielded options, and update the table. Raises
+        """Commit the transaction that the `with` block writes with the yielded options, and update the table. Raises
         TableConflict if another process has committed since the last update, LakeError, and the errors of the Delta
         library."""
         looked_at = SystemClock().now()
@@ -258,8 +258,8 @@ class TableLog:
         return content
 
     def _withdraw_if_late(self, table: DeltaTable, name: str) -> None:
-        """Delete the commit of this name and raise TableConflict if the commit before it is gone. Then this process was
-        stopped for days before the upload, and another writer's commit of the same version was cleaned up meanwhile."""
+        """If the commit before the commit `name` is gone, delete `name` and raise TableConflict. This process was then
+        paused for days before the upload, and another writer's commit of the same version was cleaned up meanwhile."""
         if not self.is_unchanged(table):
             self._objects.delete(name)
             raise TableConflict(f"{self._objects.uri}/{name} was committed by another writer long ago; try again")
@@ -275,8 +275,8 @@ class TableLog:
                 self._objects.replace(LAST_CHECKPOINT, (self._place / LAST_CHECKPOINT).read_bytes(), generation)
 
     def _from_checkpoint(self) -> Mapping[str, bytes]:
-        """Return the last checkpoint, and all commits from there on, in order. Empty if only the library can find
-        them."""
+        """Return the last checkpoint, and all commits from there on, in order. Return nothing if only the library can
+        find them."""
 
         def in_parallel(first: int) -> Iterator[bytes]:
             ahead = AHEAD if first == version else 1  # few commits follow the cached ones
@@ -299,7 +299,7 @@ class TableLog:
 
     def _is_at_end(self, table: DeltaTable) -> bool:
         """Return True if the table's newest commit is young, or if the library finds no later one. Raises CorruptObject
-        if its time is damaged."""
+        if that commit is damaged."""
         with naming_damage(f"the newest commit of {self._objects.uri}"):
             at = commit_time(info_in(actions_in(self.newest)))
         is_young = at is not None and is_recent(at, SystemClock().now(), BELIEVED_FOR)
@@ -307,8 +307,8 @@ class TableLog:
 
     @contextmanager
     def _copied(self, objects: Mapping[str, bytes]) -> Iterator[None]:
-        """Copy these objects for as long as the `with` block runs, if the table is open from copies. Raises LakeError
-        if they cannot be copied."""
+        """If the table is open from copies, keep copies of these objects during the `with` block. Raises LakeError if
+        they cannot be copied."""
         with self._one_at_a_time:
             if not self._is_copied:
                 yield
@@ -345,7 +345,7 @@ def commit_time(info: Mapping[str, Any]) -> datetime | None:
 
 @contextmanager
 def naming_damage(commit: str) -> Iterator[None]:
-    """Raise CorruptObject, which names the commit, in place of any error that parsing it raises in the `with` block."""
+    """Replace an error that parsing raises in the `with` block by a CorruptObject that names `commit`."""
     try:
         yield
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:

@@ -139,7 +139,7 @@ class KeptWindows:
         return window.start if window.start == noted else window.end
 
     def heartbeats_from(self) -> datetime | None:
-        """Return the first event hour of which retention has deleted no heartbeat; None if it has deleted none. Raises
+        """Return the first event hour whose heartbeats are all kept; None if retention has not deleted any hour. Raises
         LakeError."""
         return next(iter(self._stored()[1:]), None)
 
@@ -157,15 +157,15 @@ class KeptWindows:
         return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
 
     def raise_to(self, window: Window, heartbeats_from: datetime | None = None) -> None:
-        """Store durably that `window` is the first window whose heartbeats are all kept, and `heartbeats_from` the
-        first hour whose heartbeats are; None if retention deletes windows alone. If a later window or hour is already
-        stored, that one stays. Raises LakeError."""
+        """Store durably the first window (`window`) and the first hour (`heartbeats_from`) whose heartbeats are all
+        kept. The hour is None if retention deletes only windows. If a later window or hour is already stored, that one
+        stays. Raises LakeError."""
         hours = [] if heartbeats_from is None else [heartbeats_from.strftime(KEY_FORMAT)]
         keys = [*self._notes.listed()[-1:], KEY_SEPARATOR.join([window.key, *hours])]
-        # The later window and the later hour, each for itself: a changed setting may raise only one of them.
+        # Take the later window and the later hour separately: a changed setting may raise only one of them.
         latest = map(max, zip_longest(*(key.split(KEY_SEPARATOR) for key in keys), fillvalue=""))
         self._notes.ensure(KEY_SEPARATOR.join(latest), NoContent())
-        self._notes.keep_newest(2)  # a listing may miss what is deleted while it reads
+        self._notes.keep_newest(2)  # a listing may miss a note that is deleted meanwhile
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
         """Raise WindowExpired if one of these windows needs heartbeats that have been deleted. `further` is the
@@ -174,7 +174,7 @@ class KeptWindows:
             return
         if expired := [window for window in windows if window.start < since + further]:
             raise WindowExpired(
-                f"housekeeping has deleted heartbeats that {len(expired)} of these {len(windows)} windows need; the "
-                f"first such window is {expired[0]}. Nothing was written; select windows that start at "
-                f"{since + further:%Y-%m-%dT%H:%MZ} or later"
+                "housekeeping has deleted heartbeats that the selected windows need: "
+                f"{len(expired)} of {len(windows)} cannot be computed, the first of them {expired[0]}. Nothing was "
+                f"written; select windows that start at {since + further:%Y-%m-%dT%H:%MZ} or later"
             )

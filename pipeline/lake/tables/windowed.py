@@ -42,16 +42,16 @@ LENGTH = "tidemark.window_length"
 """The table property for the length of the table's windows. Early versions of tidemark did not set it."""
 
 EVIDENT = 8
-"""Minimum number of computed windows from which their length is derived, if the table lacks the property LENGTH. The
-length is the smallest distance between the starts of two windows. If there are only a few windows, no two may be
-adjacent, because the topic was silent in between."""
+"""Minimum number of computed windows from which a greater length than expected is derived, if the table lacks the
+property LENGTH. The derived length is the smallest distance between the starts of two windows. Among only a few
+windows, no two may be adjacent, because the topic was silent in between."""
 
 MANIFESTS_KEPT = 2_000
 """Maximum number of manifests that an open table caches: a week of runs over windows of five minutes."""
 
 NOT_NULL = re.compile(r'("(?:nullable|containsNull|valueContainsNull)":\s*)false')
-"""Matches what makes a column, or a part of it, not nullable in a Delta schema as JSON. Spark derives nullability from
-the query, so it is not a part of a column's type here."""
+"""Matches the attributes that make a column, or a part of it, not nullable in a Delta schema as JSON. Spark derives
+nullability from the query, so it is not part of a column's type here."""
 
 FORGOT = "tidemark.forgot"
 """Metadata key of a commit by `WindowedTable.forget`, with the number of windows."""
@@ -66,8 +66,8 @@ collide again."""
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """The manifest of a run over windows, stored under `name`. If Dagster retries the run, each attempt has a manifest
-    and a name of its own. `windows` are the keys of the run's windows, and `heartbeats_version` is the version of
+    """The manifest of a run over windows, stored under `name`. If Dagster retries the run, each attempt has its own
+    manifest and name. `windows` are the keys of the run's windows, and `heartbeats_version` is the version of
     `heartbeats` that the run read.
 
     The manifest of a custom table also has the name of the table, the version of its definition, and a digest of each
@@ -135,9 +135,9 @@ class WindowedTable:
         return pa.concat_tables([schema.empty_table(), rows], promote_options="default")
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
-        """Return the version of `heartbeats` from which each window was computed, according to the manifest of its run;
-        -1 without a readable manifest, as after another tool rewrote the files. Windows that are not computed are left
-        out."""
+        """Return the version of `heartbeats` from which each window was computed, according to its run's manifest. The
+        version is -1 if the manifest cannot be read, for example after another tool has rewritten the window's files.
+        Windows that are not computed are left out."""
         found = ((key, self.input_version(run)) for key, run in self.runs(windows).items())
         return {key: -1 if version is None else version for key, version in found}
 
@@ -207,7 +207,7 @@ class WindowedTable:
         without a file then gets an empty one, so that it counts as computed.
 
         Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. After an error, no file of this run is visible,
-        unless only the response to the commit was lost. A retry of the run detects that.
+        unless only the response to the commit was lost, or only the sync after the commit failed.
         """
         with table_errors(self.table.uri):
             added = self._by_window(run, self._found(run) if written is None else written)
@@ -216,7 +216,7 @@ class WindowedTable:
         for attempt in range(self.table.attempts):
             refuse_old(self.table, to_us(run.started_at), to_us(self._clock.now()))
             try:
-                self._refuse_other(self.table.current(as_open=True), self.schema)  # it names the column
+                self._refuse_other(self.table.current(as_open=True), self.schema)  # its error names the column
                 table = self.table.complete(self.schema, as_open=attempt == 0)
                 self._refuse_other(table, self.schema)  # checked again: another run may have changed the table
                 now = self._files_by_window(set(added), table)
@@ -234,7 +234,7 @@ class WindowedTable:
                 lost_answer = error
             else:
                 if not pending:
-                    self.table.make_durable()  # an earlier attempt committed, and its answer was lost before the sync
+                    self.table.make_durable()  # an earlier attempt committed, but its response was lost before the sync
                 mine = {*done, *pending}
                 rows = {key: sum(file.rows for file in files) for key, files in added.items() if key in mine}
                 return Replaced(rows, tuple(key for key in added if key not in rows))
@@ -272,7 +272,7 @@ class WindowedTable:
         return added
 
     def _found(self, run: DiffRun) -> Iterator[NewFile]:
-        """Yield the files of the run's windows. Files in the subfolder `_temporary`, which unfinished tasks left there,
+        """Yield the files of the run's windows. Files in the subfolder `_temporary`, left by unfinished tasks,
         are skipped. For a window without files, write an empty file first."""
         place, folder = self.files, self.place_of_run(run.name)
         prefix = f"{folder}/{PARTITION}="
@@ -419,7 +419,7 @@ def digest_of(inputs: Mapping[str, str]) -> str:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with the column types that Delta stores, nullable at all levels. If Delta does not support a
-    type, an error of the Delta library is raised."""
+    """Return the schema with the column types that Delta stores, nullable at all levels. Raises an error of the Delta
+    library if Delta does not support a type."""
     stored = Schema.from_arrow(schema).to_json()
     return pa.schema(Schema.from_json(NOT_NULL.sub(r"\1true", stored)).to_arrow())
