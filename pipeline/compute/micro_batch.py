@@ -2,7 +2,7 @@
 
 A run notes the current files of its windows (the fence), and lists its input. It checks that retention has not deleted
 any input, writes its manifest and its files, and commits. One run replaces windows of `heartbeat_diffs` and
-`stream_status`. Each custom table has runs of its own.
+`stream_status`. Each custom table has its own runs.
 """
 
 import uuid
@@ -113,9 +113,9 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
     if still_open:
         where = "there is no watermark yet" if watermark is None else f"the watermark is at {iso(watermark)}"
         raise WindowNotClosed(
-            f"{len(still_open)} of {len(windows)} windows are not closed yet: {where}, and the first open window is "
-            f"{still_open[0]}. Nothing was written. Wait until the watermark has passed the end of the last window. To "
-            "see what holds the watermark, run `tidemark explain`"
+            f"windows that are not closed yet: {len(still_open)} of {len(windows)}; {where}, and the first open window "
+            f"is {still_open[0]}. Nothing was written. Wait until the watermark has passed the end of the last window. "
+            "To see what holds the watermark, run `tidemark explain`"
         )
 
 
@@ -150,11 +150,11 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
 
 
 def _attempt(batch: WindowBatch, windows: Sequence[Window], *, as_open: bool = False) -> ReplacedWindows:
-    """Compute and replace windows that no other run replaces meanwhile. With `as_open`, "meanwhile" begins when the
-    batch's tables were opened, which saves requests."""
+    """Compute windows, and replace those that no other run replaces meanwhile. With `as_open`, "meanwhile" begins when
+    the batch's tables were opened, which saves requests."""
     keys = [window.key for window in windows]
     # Take the fences before listing the input; otherwise an older computation could replace a newer one. Each may open
-    # its table, in a bucket by several requests.
+    # its table, which takes several requests in a bucket.
     fences = [fence for _, fence in read_ahead(lambda table: table.fence(keys, as_open=as_open), batch.tables)]
     files = batch.heartbeats.files_between(windows[0].start - batch.lookback, windows[-1].end)
     # Check after listing: retention raises its boundary before it removes a row, so the listed input is complete.

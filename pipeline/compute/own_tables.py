@@ -34,14 +34,14 @@ ROWS_OF_ONE_TASK = 300_000
 Python function always runs in several tasks, because its work per row is unknown."""
 
 COPIES_SENT = 100_000
-"""Maximum number of copies that are sent to Spark with the query. Each takes about 85 bytes in this
-process, and several times as much in Spark's driver."""
+"""Maximum number of copies that are sent to Spark with the query. Each takes about 85 bytes in this process, and
+several times as much in Spark's driver."""
 
 START, END = "window_start", "window_end"
 """Input columns with the start and the end of the window that reads the row."""
 
 UNREADABLE = re.compile(r'[tT]ype":"(void|variant)"')
-"""Matches Spark types, at any depth of a column's type as JSON, that Delta stores and most readers cannot read."""
+"""Matches Spark types, at any depth of a column's type as JSON, that Delta stores, but most readers cannot read."""
 
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
@@ -187,7 +187,7 @@ def checked_schema(definition: TableDefinition, rows: object, earlier: pa.Schema
     TableFailed if the lake cannot store such rows, or if a column has another type in `earlier`."""
     if not isinstance(rows, DataFrame):
         returned = f"the table {definition.name} cannot be computed: its function returned a {type(rows).__name__}"
-        raise TableFailed(f"{returned}; it must return a DataFrame of Spark")
+        raise TableFailed(f"{returned}; it must return a Spark DataFrame")
     names = [name.lower() for name in (*rows.columns, *(set(earlier.names) - set(rows.columns)))]
     twice = sorted({name for name in names if names.count(name) > 1})
     absent = [name for name in (PARTITION, *definition.key) if name not in rows.columns]

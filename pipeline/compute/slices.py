@@ -32,7 +32,7 @@ from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 from tidemark.pipeline.windows import Window
 
 ROWS_OF_A_SLICE = 1_200_000
-"""Target number of rows per slice. A Python worker needs some hundred megabytes for them."""
+"""Target number of rows per slice. A Python worker needs a few hundred megabytes for them."""
 
 MOST_ROWS = 2 * ROWS_OF_A_SLICE
 """Maximum number of rows per slice, including its lookback. A larger slice is cut into parts by stream."""
@@ -110,7 +110,7 @@ class Work:
             STATUSES: _as_contracted(status, STATUS),
         }
         files = (file for table, rows in of_tables.items() for file in _encoded(one, table, rows))
-        for _, answer in read_ahead(partial(_write, self), files):  # in parallel, because a bucket answers late
+        for _, answer in read_ahead(partial(_write, self), files):  # in parallel, because a bucket responds slowly
             yield answer
 
 

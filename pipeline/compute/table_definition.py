@@ -185,7 +185,7 @@ def lookbacks_of(tables: Mapping[str, TableDefinition]) -> dict[str, timedelta]:
 
 
 def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDefinition:
-    def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":  # noqa: ARG001 (it never gets so far)
+    def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":  # noqa: ARG001 (it only raises)
         raise why
 
     return TableDefinition(
@@ -259,7 +259,7 @@ def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
     except ValueError as error:
         fields = [str(error)]
     if others := [field for field in fields if not field.startswith(HEARTBEATS)]:
-        said = f"double each brace in {table.file} that is not of {{{HEARTBEATS}}}"
+        said = f"double each brace in {table.file} that does not belong to {{{HEARTBEATS}}}"
         raise InvalidSettings(f"tables.{name}: {said}; the first is at {others[0]!r}")
 
     def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
@@ -291,7 +291,7 @@ def _imported(name: str, path: Path, text: str) -> ModuleType:
     size and by modification time in seconds.
     """
     called = f"tidemark_table_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec: Any = importlib.util.spec_from_file_location(called, path)  # code may look for it, to find files beside it
+    spec: Any = importlib.util.spec_from_file_location(called, path)  # the code may use it to find files beside it
     module = importlib.util.module_from_spec(spec)
     sys.modules[called] = module
     linecache.cache[str(path)] = len(text), None, text.splitlines(keepends=True), str(path)  # for inspect.getsource

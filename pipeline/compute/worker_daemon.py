@@ -14,7 +14,7 @@ import tidemark.pipeline.compute.slices  # noqa: E402
 import tidemark.pipeline.spark.executors  # noqa: E402, F401
 
 pa.scalar(True)  # Arrow imports pandas when it first converts a value
-gc.freeze()  # keeps the workers' collections from touching them, which would copy shared memory
+gc.freeze()  # keeps the workers' garbage collection from writing to the modules, which would copy shared memory
 gc.enable()
 
 if __name__ == "__main__":

@@ -34,13 +34,13 @@ COMPACTED_FOR = timedelta(minutes=10)
 partitions could delay all later chores by a day."""
 
 DONE = re.compile(r"\b(remove|delete|drop|move)(?:d|ped)(?= \d)")
-"""Matches what a chore says that it has done. In a dry run, `would` and the infinitive replace it."""
+"""Matches the past tense in a chore's report. In a dry run, `would` and the infinitive replace it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """The result of a chore. `name` is the chore, and `about` the part of the lake. `says` and `figures` are what was
-    done, or what would be done in a dry run.
+    """The result of a chore. `name` is the chore, and `about` the part of the lake. `says` and `figures` report what
+    was done or, in a dry run, what would be done.
 
     `is_idle` is true if there was nothing to do. `failed` says why the chore failed, and `skipped` why it cannot be
     done here.
@@ -62,7 +62,7 @@ class Chore:
 
 class Housekeeper:
     """Does the chores of one lake as the settings say. With `dry_run`, it changes nothing, and reports what it would
-    do. `has_tables` says that there are custom tables that the settings do not name."""
+    do. `has_tables` is true if there are custom tables that the settings do not name."""
 
     def __init__(self, settings: Settings, clock: Clock, *, dry_run: bool = False, has_tables: bool = False) -> None:
         self._settings = settings
@@ -109,8 +109,8 @@ class Housekeeper:
         if until is None:
             yield "there is no watermark yet", {}
             return
-        # Windows of custom tables last at most a day. By whole days, none of them is removed before its end, and its
-        # heartbeats are kept until it has been closed for `keep.heartbeats`.
+        # Windows of custom tables last at most a day. Rounded to whole days, retention removes none of them before its
+        # end, and keeps its heartbeats until it has been closed for `keep.heartbeats`.
         by_day, lookback = self._has_tables or lake.own_tables(), self._settings.windows.lookback
         first = None if keep.windows is None else _floor(until - keep.windows, DAY if by_day else windowing.length)
         hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)

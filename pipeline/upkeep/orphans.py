@@ -46,7 +46,7 @@ class Orphan:
     @property
     def may_have_landed(self) -> bool:
         """True for a data file of a table of landed messages. Usually, the writer died before it could commit the file.
-        But if the table's log was lost or put back from an older copy, the messages in it are acknowledged."""
+        But if the table's log was lost or restored from an older copy, the file's messages are already acknowledged."""
         return self.what == UNLISTED and self.name.startswith((f"{HEARTBEATS}/", f"{QUARANTINE}/"))
 
 
@@ -85,7 +85,7 @@ def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timed
     with suppress(CorruptObject):  # then it is not known which runs have committed
         tables = {name: lake.table(name) for name in by_window}
         lacks_log = {name for name, table in tables.items() if table.current() is None}
-        if not any(path.partition(f"/{RUNS_FOLDER}/")[0] in lacks_log for path in old):  # it is away for a repair
+        if not any(path.partition(f"/{RUNS_FOLDER}/")[0] in lacks_log for path in old):  # a log is away for a repair
             of_no_commit = _unnamed(manifests, tables.values())
             what |= dict.fromkeys(of_no_commit, "the manifest of a run that has committed nothing")
     return [Orphan(name, f"{place}/{name}", old[name].size, old[name].mtime, what[name]) for name in sorted(what)]

@@ -100,8 +100,8 @@ class LostEntry:
 @dataclass(frozen=True, slots=True)
 class LogHealth:
     """The result of `check_log`. `damaged` lists the damaged or missing entries. `forgotten` lists those that an
-    operator has declared lost, and the first one of archives that are gone. `lost_end` has a message if entries are
-    missing at the end of the log."""
+    operator has declared lost and, if archives are missing, the first archived entry. `lost_end` has a message if
+    entries are missing at the end of the log."""
 
     entries_read: int = 0
     damaged: Sequence[LostEntry] = ()
@@ -119,8 +119,8 @@ class Survey:
     the numbers of checked windows and of their files.
 
     `inputs` are the damaged files that no run can write again, and `own` the damaged windows of custom tables that a
-    run can compute again.
-    `unknown` contains a sentence for each question that could not be answered. `watermark` is that of the lake.
+    run can compute again. `unknown` contains a sentence for each question that could not be answered. `watermark` is
+    the watermark of the lake.
     """
 
     start: datetime
@@ -174,7 +174,7 @@ def check_windows(
     lake, windowing, lookback = surveyor.lake, surveyor.settings.windowing, surveyor.settings.windows.lookback
     diffs, first, last = lake.diffs(), start.strftime(KEY_FORMAT), end.strftime(KEY_FORMAT)
     files = {table: _files_of(table, first, last) for table in (diffs.table, lake.table(STREAM_STATUS))}
-    # Not all windows of the range, which may be centuries: no other window can be broken unless it is due or stale.
+    # Not all windows of the range, which may span centuries: other windows are broken only if they are due or stale.
     windows = {file.partition: windowing.containing(start_of(file.partition)) for file in chain(*files.values())}
     reasons = _damaged(diffs, files, track)
     faults = dict.fromkeys(reasons, Fault.DAMAGED)
@@ -231,7 +231,7 @@ def check_windows(
         Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark, since))
         for key in sorted(faults)
     ]
-    # A custom table's window lasts at most a day, so the one with `start` may begin that much earlier.
+    # A custom table's window lasts at most a day, so the one that contains `start` begins at most a day earlier.
     own = list[DamagedOwn]()
     for name in lake.own_tables():
         table, its_lookback = lake.table(f"{OWN_TABLES}/{name}"), surveyor.lookbacks.get(name)
@@ -303,7 +303,7 @@ def _blocks(
 ) -> list[str]:
     blocks = [f"{damaged.file} is damaged" for damaged in inputs if window in damaged.windows]
     if since is not None and window.start < since:
-        blocks.append("housekeeping has deleted heartbeats that it needs. Restore a copy of its file")
+        blocks.append("housekeeping has deleted heartbeats that it needs. Restore a copy of the window's file")
     if not window.is_closed_at(watermark):
         where = "is not known" if watermark is None else f"is at {iso(watermark)}"
         blocks.append(f"the watermark {where}, and a run computes only closed windows")

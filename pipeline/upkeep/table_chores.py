@@ -45,7 +45,7 @@ LEFT_BYTES = 256 << 20
 count as orphans."""
 
 NAMED_FEATURES = 7
-"""Delta's writer version from which on a table lists its features by name."""
+"""The lowest Delta writer version with which a table lists its features by name."""
 
 
 Figures = dict[str, int]
@@ -112,8 +112,8 @@ def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, o
 
 
 def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], written: Sequence[NewFile]) -> None:
-    """Replace files of a partition by new ones with the same rows, in one transaction. The Delta library would let two
-    rewrites of the same files succeed, and each row would be there twice. Raises TableConflict, LakeError."""
+    """Replace files of a partition by new ones with the same rows, in one transaction. The Delta library itself would
+    let two rewrites of the same files succeed, which would duplicate each row. Raises TableConflict, LakeError."""
     column, now_us = table.partition_column, to_us(SystemClock().now())
     adds = [file.add_action(column, now_us, data_change=False) for file in written]
     removes = [file.remove_action(column, now_us, data_change=False) for file in files]
@@ -180,8 +180,8 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
 
 
 def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> None:
-    """Set for how long the log keeps commits, unless the table names its features, as one with a time without a zone
-    does. There the library would turn on `variantType` as well, which many readers lack."""
+    """Set how long the log keeps commits. A table that lists its features by name, as one with times without a zone
+    does, is left unchanged: the library would also turn on `variantType`, which many readers lack."""
     wanted, has_names = kept_for(keep), current.protocol().min_writer_version >= NAMED_FEATURES
     if not has_names and not wanted.items() <= current.metadata().configuration.items():
         with table_errors(table.uri):

@@ -116,6 +116,6 @@ def test_a_window_above_the_watermark_fails_with_what_holds_it_and_writes_nothin
         result = lake.run(WINDOWS[1], "2026-11-21T05-23Z", instance)
     assert not result.success
     said = failure_of(result)
-    assert "1 of 3 windows are not closed yet: the watermark is at 2026-11-21T05:23:00Z" in said
+    assert "windows that are not closed yet: 1 of 3; the watermark is at 2026-11-21T05:23:00Z" in said
     assert "the first open window is [2026-11-21T05:23:00Z, 2026-11-21T05:24:00Z). Nothing was written" in said
     assert lake.written() == []
