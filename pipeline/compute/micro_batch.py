@@ -167,7 +167,7 @@ def _attempt(batch: WindowBatch, windows: Sequence[Window], *, as_open: bool = F
         started_at=batch.clock.now(),
         **batch.note(windows),
     )
-    with ThreadPoolExecutor(1) as pool:  # in a bucket, the manifest takes a request
+    with ThreadPoolExecutor(1) as pool:  # in parallel: in a bucket, the manifest takes a request
         manifest = pool.submit(batch.tables[-1].leave_manifest, run)
         written = batch.write(windows, files, run.name)
     manifest.result()

@@ -108,7 +108,7 @@ class OwnBatch(WindowBatch):
         columns = spark_schema(column for column in self.heartbeats.schema if column.name != EVENT_HOUR)
         event_time, late = F.col("event_time"), F.coalesce("late", F.lit(True))
         if not files.files:
-            return self.spark.createDataFrame([], columns).withColumn("late", late)  # as nullable as below
+            return self.spark.createDataFrame([], columns).withColumn("late", late)  # same nullability as below
         start, end, copies = windows[0].start - self.lookback, windows[-1].end, self._copies(windows, files, run)
         landed = self.spark.read.schema(columns).parquet(*map(_literal, files.paths))
         if copies is not None:
@@ -183,7 +183,7 @@ def _whole(microseconds: Column, length_us: int) -> Column:
 
 
 def checked_schema(definition: TableDefinition, rows: object, earlier: pa.Schema) -> pa.Schema:
-    """Return the columns of `earlier`, the schema of the run's earlier windows, and the columns of `rows`. Raises
+    """Return a schema with the columns of `rows` and of `earlier`, the schema of the run's earlier windows. Raises
     TableFailed if the lake cannot store such rows, or if a column has another type in `earlier`."""
     if not isinstance(rows, DataFrame):
         returned = f"the table {definition.name} cannot be computed: its function returned a {type(rows).__name__}"

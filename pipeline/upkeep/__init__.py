@@ -1,1 +1,1 @@
-"""Housekeeping and repair of a lake: deletes old files, merges small ones, and finds what is damaged."""
+"""Housekeeping and repair of a lake: deletes old files, merges small ones, and finds damage."""

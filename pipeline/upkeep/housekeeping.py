@@ -27,7 +27,7 @@ PACKED_AFTER = timedelta(hours=1)
 
 SETTLED_AFTER = timedelta(minutes=15)
 """Minimum time by which the watermark must have passed the end of a partition before its files are rewritten. For
-quarantine and corrections, the clock must have passed it instead."""
+quarantine and corrections, the clock counts instead of the watermark."""
 
 COMPACTED_FOR = timedelta(minutes=10)
 """Maximum time for rewriting one table, per run of housekeeping. Without this limit, a table with thousands of

@@ -63,8 +63,8 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A window that has to be computed again. `reasons` contains all reasons why. `blocked_by` says what prevents the
-    computation now; it is empty if nothing does."""
+    """A window that has to be computed again. `reasons` says why. `blocked_by` lists what prevents the computation
+    now; it is empty if nothing does."""
 
     window: Window
     fault: Fault
@@ -387,7 +387,7 @@ class Surveyor:
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
         """Return the start of the window `first` and the end of the window `last`. By default, `first` is the first
-        window that is computed or has a landed heartbeat, and whose heartbeats are all kept; `last` is the last closed
+        window whose heartbeats are all kept and that is computed or has a landed heartbeat; `last` is the last closed
         window. Return None if there is no such window. Raises ValueError if `last` is before `first`, and CorruptObject
         if the end of the tracking log, which says which windows are closed, is damaged or lost."""
         if first is None or last is None:

@@ -146,7 +146,7 @@ class WatermarkObject:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Records that the log has an entry with this number, and what the watermark was after that entry."""
+    """Records that the log has an entry with this number, and the watermark after that entry."""
 
     watermark: datetime | None
     number: Annotated[int, Field(exclude=True)] = -1

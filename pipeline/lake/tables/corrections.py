@@ -123,7 +123,7 @@ class Corrections:
     def noted(self, table_id: str) -> int | None:
         """Return the version of the windowed table `table_id` up to which its changes are in `corrections`; None if no
         change of this table has been recorded. Raises LakeError."""
-        table = self.table.in_place()  # the library reads it from the log
+        table = self.table.in_place()  # the library reads the transaction's version from the log
         return None if table is None else table.transaction_version(table_id)
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:

@@ -219,8 +219,8 @@ class LakeTable:
 
     @contextmanager
     def naming_damage(self, path: str) -> Iterator[None]:
-        """Translate an error that Arrow raises in the `with` block into DamagedFile. `path` is the file that is read
-        there. If the storage fails or the file is gone, raise OSError instead."""
+        """Translate an error that Arrow raises in the `with` block into DamagedFile. `path` is the file that the
+        block reads. If the storage fails or the file is gone, raise OSError instead."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:
@@ -229,9 +229,9 @@ class LakeTable:
             raise DamagedFile(self.uri, path, error) from error
 
     def file_rows(self, path: str, schema: pa.Schema | None, wanted: pc.Expression | None = None) -> pa.Table:
-        """Return the rows of one file that match the filter `wanted`, with the columns and types of `schema`, or with
-        all of the file's columns. Without these types, Arrow could not filter text columns of files that the Delta
-        library's `delete` wrote. Raises DamagedFile, ObjectMissing if the file is gone, LakeError."""
+        """Return the rows of one file that match the filter `wanted`. They have the columns and types of `schema`, or
+        all columns of the file if it is None. Without these types, Arrow could not filter text columns of files that
+        the Delta library's `delete` wrote. Raises DamagedFile, ObjectMissing if the file is gone, LakeError."""
         names = None if schema is None else schema.names
         with (
             table_errors(self.uri, ObjectMissing),

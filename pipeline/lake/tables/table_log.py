@@ -59,12 +59,12 @@ find these files. Housekeeping deletes them instead."""
 
 FOLLOWED_AT_MOST = 50
 """Maximum number of commits that a table follows while it is open from copies. Each of them adds a batch of files to
-the open table, and each update and commit goes through all batches, for about 0.1 ms each. In a folder, checkpoints
+the open table, and each update and commit goes through all batches, at about 0.1 ms per batch. In a folder, checkpoints
 merge the batches."""
 
 AHEAD = 2
 """Number of commits that are read in parallel when a table is opened from copies. The end of the log is not known, so
-AHEAD - 1 more reads than needed find nothing, and cost a call each."""
+AHEAD - 1 extra reads find nothing, and cost a call each."""
 
 COMMIT_ONLY = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """Commit options for a copy that lacks the objects from which a checkpoint is made."""
@@ -80,7 +80,7 @@ not, because the table may have been restored to an earlier version."""
 
 
 class TableLog:
-    """The log of a table. `objects` are those in the table's folder, and `in_place` opens the table without copies.
+    """The log of a table. `objects` is the store of the table's folder, and `in_place` opens the table without copies.
     With `copies`, the table is opened from copies, unless its log is in a form that only the Delta library knows.
 
     An open table does not need the copies, so they are deleted after each step. An update copies the new commits, and a
@@ -345,7 +345,7 @@ def commit_time(info: Mapping[str, Any]) -> datetime | None:
 
 @contextmanager
 def naming_damage(commit: str) -> Iterator[None]:
-    """Replace an error that parsing raises in the `with` block by a CorruptObject that names `commit`."""
+    """Turn an error that parsing raises in the `with` block into a CorruptObject that names `commit`."""
     try:
         yield
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
