@@ -200,7 +200,7 @@ DAMAGED = (
 )
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
 """The constants from UNWRITABLE to FULL are the strings by which `storage_error` recognizes the kinds of errors.
-"Invalid table location" is what the Delta library reports if the path of a table's folder is a file."""
+The Delta library reports "Invalid table location" if the path of a table's folder is a file."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
 DRAWING = re.compile(r"\x1b\[[0-9;]*m|\u21b3|^ +(\d+: |at ).*$", re.MULTILINE)

@@ -134,8 +134,8 @@ class Corrections:
         `before` is the result of `noted` when the rows were determined. If several processes append changes from the
         same version, only one of them succeeds; the others raise TableConflict. Raises LakeError.
 
-        After an error no row is visible, unless only the response to the commit was lost. `noted` then returns the new
-        version.
+        After an error, no row is visible, unless only the response to the commit was lost or the sync after it failed.
+        `noted` then returns the new version.
         """
         day = noticed_at.strftime(DAY_FORMAT)
         written = [self._files.write_part(day, rows) for rows in merged(tables, FILE_BYTES) if len(rows)]

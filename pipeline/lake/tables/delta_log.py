@@ -1,4 +1,4 @@
-"""Tells which files each commit of a Delta table added and removed."""
+"""Reads the commits of a Delta table: the files that each one added and removed."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -57,7 +57,7 @@ class WindowIndex:
 
     def update(self) -> "WindowIndex":
         """Process the commits since the last call. Raises LakeError. Raises InvalidSettings if the computed windows
-        have another length than the settings say."""
+        do not have the length in the settings."""
         # Heartbeats come first, so that a window that is computed in between counts as computed.
         self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
         self._diffs.follow(self._follow, self._begin_computed, COMMITS_AT_ONCE)
@@ -79,7 +79,7 @@ class WindowIndex:
         return True
 
     def _follow(self, commit: Commit) -> bool:
-        """Mark the windows that a commit to `heartbeat_diffs` added as computed. Returns False if the commit may have
+        """Mark as computed the windows that a commit to `heartbeat_diffs` added. Returns False if the commit may have
         left a window without files: it removed a window without replacing it, or it is a compaction by another tool,
         which drops empty files."""
         added = {file.partition for file in commit.added}
