@@ -109,7 +109,7 @@ def _stretches(
 
 
 UNKNOWN = pl.DataFrame({"change": [Change.UNKNOWN.value]})
-"""A single row, for changes that are not known."""
+"""One row with the change `unknown`: it is not known which rows changed."""
 
 
 def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
@@ -184,8 +184,8 @@ def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.
     compared as multisets: a surplus copy in `old` is `removed`, a surplus copy in `new` is `added`. Two rows are equal
     if their JSON is equal. A column that only one frame has is null in the other one.
 
-    In JSON, times are RFC 3339 in UTC with microseconds, bytes are base64, and numbers that JSON cannot express are
-    null. A map whose keys are not strings there is a list of entries with `key` and `value`.
+    In JSON, times are RFC 3339 with microseconds (in UTC if they have a zone), bytes are base64, and numbers that JSON
+    cannot express are null. A map whose keys are not strings in JSON becomes a list of entries with `key` and `value`.
     """
     both = pl.concat(
         [old.with_columns(pl.lit(-1).alias(SIDE)), new.with_columns(pl.lit(1).alias(SIDE))], how="diagonal_relaxed"

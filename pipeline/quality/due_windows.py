@@ -66,8 +66,8 @@ class ComputedWindows:
     def _digests(
         self, numbers: npt.NDArray[np.int64], own: Windowing, lookback: timedelta
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-        """Return two arrays about a custom table's windows: the digest of the input, and whether there is any. The
-        digest depends on the lookback, also where two lookbacks reach equally many windows of `heartbeat_diffs`."""
+        """Return two arrays about a custom table's windows: the digest of the input, and whether there is any input.
+        Different lookbacks give different digests, even if they reach equally many windows of `heartbeat_diffs`."""
         ratio, back = self._measures(own, lookback)
         is_whole = lookback % self.windowing.length == NO_TIME
         of_part = np.uint64(0 if is_whole else _hash(format_duration(lookback)))

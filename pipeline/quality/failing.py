@@ -1,8 +1,8 @@
 """Finds unresolved failures of runs and sensor ticks, and overdue decisions.
 
-A failed run counts as unresolved until its windows are computed. A failed run of `ingest` counts until one succeeds, at
-most for an hour. A failed tick counts until its sensor succeeds. No failure counts for more than a day. A process
-records its ticks in memory, in a file next to `services.json`, and in the lake."""
+A failed run counts as unresolved until its windows are computed. A failed run of `ingest` counts until a later one
+succeeds, but at most for an hour. A failed tick counts until its sensor succeeds. No failure counts for over a day.
+A process records its ticks in memory, in a file next to `services.json`, and in the lake."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +28,9 @@ from tidemark.pipeline.windows import Windowing, start_of
 
 @dataclass(frozen=True, slots=True)
 class SensorTicks:
-    """The outcome of a sensor's ticks. `good` is the end of the last successful tick, None before the first. `failed`
-    describes the failed ticks since then. After a successful tick it is None, unless the tick had to leave messages
-    unread; it then says why."""
+    """The outcome of a sensor's ticks. `good` is the end of the last successful tick; None before the first. `failed`
+    describes the failed ticks since then; None if there are none. If the last successful tick had to leave messages
+    unread, `failed` says why."""
 
     good: datetime | None = None
     failed: FailedTick | None = None
@@ -151,9 +151,9 @@ class TickNotes:
         return self._not_good(sensor, reason_of(error), noted_in, waits=False)
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
-        """Record a tick that did not fail. It counts as successful unless it had to leave messages unread; `waits` then
-        says why, and is recorded. The first successful tick of a sensor, in this process or after a failure, also
-        deletes what the lake has recorded about the sensor."""
+        """Record a tick that did not fail. If the tick had to leave messages unread, `waits` says why, and is recorded.
+        Otherwise, the sensor's first such tick in this process or after a failure also deletes the lake's record of
+        the sensor."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -376,8 +376,8 @@ def failing(
 
 
 def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
-    """Return the custom tables with unresolved failures of runs, if their newest run failed less than WINDOWS_STAND_FOR
-    ago. Raises LakeError."""
+    """Return a summary of the unresolved failures of each custom table that has any. A table is left out if its newest
+    failure is older than WINDOWS_STAND_FOR. Raises LakeError."""
     found = list[Failing]()
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
@@ -396,7 +396,7 @@ def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], length: ti
     """Return False if the windows of a custom table's failed run were computed after the failure, or if the table's
     windows now have another length. `length` is that length, or None if it is unknown. Between the ends of a stretch,
     only computed windows are checked, because the length may be unknown. A window that keeps failing is soon tried
-    alone, so it is the end of a stretch."""
+    alone, and is then checked as the end of a stretch."""
     since = _stands_since(note, now)
     if not note.stretches:
         return max(computed.values(), default=EPOCH) <= since
@@ -407,8 +407,8 @@ def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], length: ti
 
 
 def _stands_since(note: FailedRun, now: datetime) -> datetime:
-    """Return the time of the failure. If the clock was set back since, return the epoch, so that any computation
-    counts."""
+    """Return the time of the failure. If the clock was set back since, return the epoch, so that every computation
+    counts as later."""
     return note.at if note.at <= now else EPOCH
 
 

@@ -45,7 +45,7 @@ from tidemark.pipeline.windows import Window, Windowing
 logger = logging.getLogger(__name__)
 
 FEW = 5
-"""Maximum number of event hours that `unknown_sentence` names in its sentence."""
+"""Maximum number of event hours or days that `unknown_sentence` names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class StaleWindow:
 
     @property
     def why(self) -> str:
-        """Why the window is stale."""
+        """The reason why the window is stale."""
         if self.computed_from is None:
             return "it is no longer known from which version of heartbeats it was computed, or what has landed since"
         return (
@@ -119,8 +119,8 @@ class MissedHeartbeats(Counts):
 
     A heartbeat is missed if it landed after its window was computed. It counts once, in its own window, until the
     window is recomputed. After that, it counts in `mended`, a total since the first check of the lake. `left` is how
-    much the check's current step still has to read, in commits, manifests or hours of event time. Until it is 0, the
-    other figures are incomplete.
+    much later steps of the check still have to read, in commits, manifests or hours of event time. Until `left` is 0,
+    the other figures are incomplete.
     """
 
     heartbeats_version: int = -1
@@ -416,7 +416,7 @@ class Late(Counts):
 
 
 LATE_WITHIN = timedelta(days=1)
-"""Late heartbeats are counted from the hour of the event time that is this long before the watermark."""
+"""Length of event time before the watermark in which late heartbeats are counted, extended to a whole hour."""
 
 NOTHING = identities(NO_ROWS)
 

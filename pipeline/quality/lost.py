@@ -119,9 +119,9 @@ def _event_time(event_us: int) -> datetime | None:
 
 
 def outstanding(histogram: Histogram, landed: Ints, since: datetime, before: datetime) -> Outstanding:
-    """Return the outstanding messages among those published in `[since, before)`. Both times are whole seconds. The
-    number per publish second is that of messages in `histogram` minus that of messages that landed. `landed` is the
-    result of `landed_by_second`."""
+    """Return the outstanding messages among those published in `[since, before)`. Both times are whole seconds. For
+    each publish second, this is the number of messages in `histogram` minus the number of landed messages. `landed` is
+    the result of `landed_by_second`."""
     first = bucket_of(since)
     cells = cells_between(histogram, first, bucket_of(before))
     columns = [cells[name].to_numpy() for name in ("second", "count", "oldest_us")]
@@ -210,9 +210,9 @@ class Audit:
     """The losses among the messages published in `[since, before)`, none of which is still outstanding on base.
     `minutes` are the minutes that may have losses.
 
-    `untracked` is the least number of messages that landed and that tracking never received, although the newest
-    decision counts tracking as complete for their publish seconds: tracking was sought forward, created again, or read
-    by somebody else. The watermark may have passed them before they landed.
+    `untracked` is a lower bound on the messages that landed but never reached tracking, although the newest decision
+    counts tracking as complete for their publish seconds. The cause is that tracking was sought forward, recreated, or
+    read by another consumer. The watermark may have passed these messages before they landed.
 
     `at_least` is certain: it counts one message for each histogram cell to which no landed message can belong.
     `at_most` is an upper bound if tracking received every message. It may be too high, because tracking may count a
@@ -286,7 +286,7 @@ def audit(
 
 
 def untracked_sentence(count: int) -> str:
-    """Say that this many messages landed that tracking never received."""
+    """Return a sentence that says: tracking never received `count` messages that landed."""
     return (
         f"tracking never received {counted(count, 'message')} that landed, so the watermark may be too high: another "
         "consumer reads tracking, it was sought forward or recreated, or the tracking log was restored from an old copy"
@@ -353,8 +353,8 @@ def _compared(
 ) -> tuple[Ints, Mapping[str, str]]:
     """Compare tracked with landed messages, per publish second in `[start, end)`. Return an array with a row per
     second: the numbers of messages tracked, landed, lost at least, and lost at most. Also return the damaged files with
-    their event hours, which are not counted, nor are event times before `first_event`. With a damaged file of
-    `quarantine`, nothing is counted.
+    their event hours. These hours are not counted, nor are event times before `first_event`. If a file of `quarantine`
+    is damaged, nothing is counted.
 
     A cell counts as certainly lost if no landed message belongs to it:
     - A landed heartbeat belongs to the cell of its clamped event time.

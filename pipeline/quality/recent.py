@@ -22,9 +22,8 @@ def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime
     """Count the rows published in `[since, before)`, and for each stream those that lag more than `max_lag`, the most
     affected streams first.
 
-    The watermark may have waited for some of these messages: its histogram has cells of a second, so it may also wait
-    for a message that lags up to two seconds more than `max_lag`. All rows of the time range are in memory. Raises
-    LakeError.
+    The watermark may have waited for those that lag up to two seconds more than `max_lag`, because the cells of its
+    histogram are a second wide. All rows of the time range are in memory. Raises LakeError.
     """
     damaged = dict[str, str]()
     rows = heartbeats.published_between(since, before, ("stream_id", "publish_time", "event_time"), damaged)
@@ -84,7 +83,7 @@ def read_reasons(lake: Lake, selection: Rejected = EVERY) -> Reasons:
 
 
 def _handled(lake: Lake, selection: Rejected) -> tuple[pa.Array, Mapping[str, pa.Table]]:
-    """Return the ids of the requeued messages, and by day the changed reasons, of the days of a filter."""
+    """Return, for the days of a filter, the ids of the requeued messages, and the changed reasons by day."""
     requeued, since = lake.requeued(), first_day(selection.since)
     return requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
 

@@ -21,7 +21,7 @@ class WindowSilence:
     `started`: streams with a heartbeat in the window, but none in the lookback.
     `new`: started streams without any earlier heartbeat.
     `missing`: streams that missed heartbeats.
-    `missed_heartbeats`: heartbeats missed by all streams.
+    `missed_heartbeats`: heartbeats that these streams missed, in total.
     """
 
     window: str

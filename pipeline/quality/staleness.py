@@ -297,7 +297,7 @@ class Staleness:
         known, there = self._version_of_run, {*self._runs[1].values()}
         self._version_of_run = {run: known[run] for run in known.keys() & there}  # the others were replaced
         unread, missed = missed_by(checkpoint.unread, versions, self._affected)
-        if len(unread) and (kept_from := self._kept.heartbeats_from()) is not None:  # the others count only this once
+        if len(unread) and (kept_from := self._kept.heartbeats_from()) is not None:  # older rows count only now
             unread = unread.filter(pc.field("event_time") >= pa.scalar(kept_from, MOMENT))
         self.checkpoint = replace(checkpoint, unread=unread, mended=checkpoint.mended + missed.mended)
         stale = {found.window.key: found for found in missed.stale}
@@ -349,8 +349,8 @@ class Staleness:
         return known, runs.keys() - known.keys(), 0
 
     def _input_version(self, run: str) -> int | None:
-        """Return the version of `heartbeats` that a run read. None if it is unknown, or if the table has never reached
-        it, because it was put back from an older copy."""
+        """Return the version of `heartbeats` that a run read. None if this version is unknown, or if the table never
+        reached it because the table was restored from an older copy."""
         version, heartbeats = self._diffs.input_version(run), self.heartbeats.current(as_open=True)
         if version is None or heartbeats is None or version <= heartbeats.version():
             return version
