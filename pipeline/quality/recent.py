@@ -43,7 +43,7 @@ class NullField:
     since: datetime
 
     def sentence(self) -> str:
-        return f"{self.name} is null in all {self.rows} rows that landed since {iso(self.since)}"
+        return f"{self.name} is null in every row that landed since {iso(self.since)} (rows: {self.rows})"
 
 
 def read_null_fields(heartbeats: LakeTable, names: Collection[str], since: datetime) -> tuple[int, list[NullField]]:

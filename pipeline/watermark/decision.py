@@ -11,8 +11,8 @@ from tidemark.pipeline.watermark.readings import EffectiveReading
 
 
 class Reason(StrEnum):
-    """Why a decision moved the watermark, or did not. The second paragraph of each reason says what moves the
-    watermark."""
+    """The reason why a decision moved the watermark, or did not. The second paragraph of each reason says what moves
+    the watermark."""
 
     ADVANCED = "ADVANCED"
     """The candidate was above the watermark, and became the watermark.
@@ -143,8 +143,8 @@ class BandEvidence(Bound):
     """Evidence of the rule `band`. The candidate is the earliest event time of the messages published from `start` to
     `end`.
 
-    `anchor` is the publish time of the newest valid message published more than `band` before `end`. It is None if it
-    was not looked for.
+    `anchor` is the publish time of the newest valid message published more than `band` before `end`. None: the rule
+    did not look for it.
     """
 
     anchor: datetime | None
@@ -207,9 +207,8 @@ class Decision:
 
     @property
     def knows_of_a_loss(self) -> bool:
-        """True if the decision takes a loss of log entries into account. It is unknown which messages the log lacks
-        since the loss. Therefore `complete_from`, from which the log counts as complete, is the decision's time or
-        later."""
+        """True if the decision takes a loss of log entries into account. After a loss, it is unknown which messages the
+        log lacks. Therefore the log counts as complete (`complete_from`) only from the decision's time, or later."""
         return self.complete_from is not None and self.complete_from >= self.at
 
     def sentence(self) -> str:

@@ -1,7 +1,7 @@
 """A sparse histogram of published messages: it maps (publish second, event second) to a count and exact minima.
 
-Histograms can be merged in any order and grouping. A redelivered message is counted again, so counts are upper bounds,
-but it changes no minimum.
+Histograms can be merged in any order and grouping. A redelivered message is counted again but changes no minimum, so
+counts are upper bounds and minima are exact.
 
 An event time after its publish time is counted as the publish time, so that a source with a fast clock makes no other
 message late. Tables, windows and `late` use event times as written.

@@ -12,7 +12,7 @@ class Policy:
     - `rule` selects the bound on the event times of messages that may still land: the earliest event time in the band,
       or the frontier.
     - `band` is the disorder that is allowed for.
-    - `idle_timeout` and `idle` are the minimum length of a silence, and what the watermark does in a silence.
+    - `idle_timeout` is the minimum length of a silence, and `idle` says what the watermark does in one.
     - `quantile`: this share of the messages of each publish second is passed over, beginning with the earliest event
       times. It tolerates slow clocks.
     - `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the
@@ -20,7 +20,7 @@ class Policy:
     - `max_lag`: a message that is published more than this after its event does not hold the watermark. None: every
       message holds it.
     - `undecided`: the maximum time for which a message waits on tracking for its schema. Rule 4 therefore accepts a
-      tracking backlog that is older than `near_real_time` by this much.
+      tracking backlog that is older than `near_real_time` by at most this time.
 
     Four parameters are not settings, but the simulation varies them:
 

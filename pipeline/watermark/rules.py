@@ -26,8 +26,8 @@ from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_
 
 
 class Finding(StrEnum):
-    """A rule's result. Each branch of a rule has its own member. The value is the sentence that explains it;
-    `explanation` fills in what is in braces."""
+    """A rule's result. Each branch of a rule has its own member. The value is the sentence that explains the result;
+    `explanation` replaces each name in braces with its text."""
 
     FRESH = "{fresh}"
     STALE = "{stale}"
@@ -125,8 +125,8 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """Rule 4: hold unless tracking has read to near the present, or to a band ahead of base. Both are compared as they
-    were read: base's slack says nothing about how far tracking is. Messages may wait on tracking for their schema, so
+    """Rule 4: hold unless tracking has read to near the present, or to a band ahead of base. The readings are compared
+    without slack, because base's slack says nothing about tracking. Messages may wait on tracking for their schema, so
     "near" is wider by the time `policy.undecided`.
 
     If the rule holds, and this machine's clock is ahead of the server's, the clock is given as the reason.
@@ -232,8 +232,8 @@ def frontier_of(
 
     If disorder is at most the band, no message published a band or more after this cell has an earlier event time.
 
-    `pruned_frontier` is the frontier of the pruned buckets, all of which are below `pruned_before`. Return None if
-    there is no such cell, or if `pruned_before` is after the moment, as after a seek of tracking or with a wider band.
+    `pruned_frontier` is the frontier of the pruned buckets, all of which are below `pruned_before`. Return None if no
+    cell is from before the moment, or if `pruned_before` is after it, as after a seek of tracking or with a wider band.
     """
     if pruned_before is not None and pruned_before > bucket_of(before):
         return None
@@ -255,11 +255,11 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 
 
 def reading_of_a_message(s: Situation) -> Reading | EffectiveReading:
-    """Return the reading of base that is the publish time of an unacknowledged message.
+    """Return the reading of base that may be the publish time of an unacknowledged message.
 
-    This is the newest reading if it is below the effective reading by at most the slack: a message that became visible
-    after its publish time is only in the newest reading. If the newest reading is further below, return the effective
-    reading.
+    If the newest reading is above the effective reading, or below it by at most the slack, return the newest reading:
+    only this one shows a message that became visible after its publish time. If it is further below, return the
+    effective reading.
     """
     base = known(s.base)
     is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack

@@ -50,13 +50,12 @@ class Situation:
     @property
     def oldest_base(self) -> datetime:
         """B: base has acknowledged every message published before this moment, apart from released messages. It is
-        base's reading after slack or, until base has passed it, the time before which an operator released messages."""
+        `release`; without a release, it is base's reading after slack."""
         return self.release or self.base_after_slack
 
     @property
     def base_as_read(self) -> datetime:
-        """Base's reading without slack or, until base has passed it, the time before which an operator released
-        messages."""
+        """Like `oldest_base`, but without slack: `release`; without a release, base's reading as it was read."""
         return self.release or known(self.base).oldest_unacked
 
     @property

@@ -73,7 +73,7 @@ class Lost:
     """
 
     what: str
-    """Why the log no longer describes all earlier messages correctly."""
+    """The reason why the log no longer describes all earlier messages correctly."""
     watermark_at_least: datetime | None = None
     """The watermark had reached at least this time."""
     contract: str = ""
@@ -199,8 +199,8 @@ class WatermarkState:
         previous = self.decision
         complete_from = self.complete_from
         if self.is_missing_entries:
-            # Not tracking's reading: a lost entry may hold messages from above it, acknowledged out of order. If this
-            # clock is behind the server's, a reading may have been observed later than now.
+            # Tracking's reading is not used: a lost entry may hold messages published after it, acknowledged out of
+            # order. If this clock is behind the server's, a reading may have been observed later than now.
             observed = (reading.observed_at for reading in (base, tracking) if reading is not None)
             complete_from = max(complete_from, at, *observed)
         return Situation(
@@ -230,7 +230,7 @@ class WatermarkState:
             record=record,
             complete_from=decision.complete_from,
             released_before=None if was_sought(decision.base, base_before) else self.released_before,
-            # A decision made before the loss was found may follow the note of the loss, without accounting for it.
+            # A decision made before the loss was found may come after the `Lost` entry without accounting for it.
             is_missing_entries=self.is_missing_entries and not decision.knows_of_a_loss,
             account=self.account.after(decision.at, record.usage),
             contract=record.contract or self.contract,

@@ -44,7 +44,7 @@ def test_a_field_that_is_null_in_all_recent_rows_is_named_with_their_number_and_
     land(lake, 300, without("status", "open", "tags"), without("temperature", "open", "tags"))
     rows, fields = read(lake, 250)
     assert (rows, fields) == (2, [NullField("open", 2, at(300)), NullField("tags", 4, at(200))])
-    assert fields[1].sentence() == "tags is null in all 4 rows that landed since 2026-11-21T05:23:20Z"
+    assert fields[1].sentence() == "tags is null in every row that landed since 2026-11-21T05:23:20Z (rows: 4)"
     assert read(lake, 150) == (4, [NullField("tags", 4, at(200))]), "one row has open"
     assert read(lake, 50) == (6, [])
 

@@ -126,7 +126,7 @@ def _stale(s: Situation) -> Iterator[str]:
             if reading.newest.next_within > ZERO:
                 late = f" after the next reading was due, at {iso(reading.next_by)}"
             yield (
-                f"{name}'s backlog was last read at {iso(reading.newest.observed_at)}, {age} before, which is more "
+                f"{name}'s backlog was last read at {iso(reading.newest.observed_at)}, {age} before the decision: more "
                 f"than {format_duration(s.policy.max_reading_age)}{late}."
             )
 
@@ -292,11 +292,11 @@ def _outstanding(decision: Decision, since_base: int | None, since_pin: int | No
         return None
     oldest = iso(decision.base.oldest_unacked)
     if not since_base:
-        return f"Base has acknowledged all that tracking has read: nothing of it was published at {oldest} or later."
+        return f"Base has acknowledged everything that tracking has read: all of it was published before {oldest}."
     most, since_then = counted(since_base, "message"), ""
     if since_pin is not None:
         since_then = f"; at most {counted(since_pin, 'message')} were published since the pin's second"
-    return f"At most {most} (published since {oldest}) that tracking has read may be on base still{since_then}."
+    return f"At most {most} (published since {oldest}) that tracking has read may still be on base{since_then}."
 
 
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:

@@ -89,9 +89,9 @@ def _no_data(s: Situation) -> Iterator[str]:
         return
     if over := passed_over(s.histogram, s.policy.max_lag):
         yield (
-            f"All {counted(over, 'message')} that tracking knows of lag more than "
+            f"Every message that tracking knows of ({counted(over, 'message')}) lags more than "
             f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds or moves the watermark. If "
-            "your sources usually lag that much, raise it."
+            "your sources usually lag that much, raise max_lag."
         )
     yield from _rejected(s, None)
     yield f"The watermark is held until tracking has read to {_reach(s)} after a message with an event time."
@@ -186,7 +186,7 @@ def _lands(until: datetime, s: Situation) -> str:
     text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:
         text += f", {format_duration(s.policy.base_slack)} of slack included"
-    # A cell in whose second `until` lies counts whole, because some of its messages may be older.
+    # If `until` lies within a cell's second, the whole cell counts, because some of its messages may be older.
     since, later = published_since(s, known(s.base).oldest_unacked), published_since(s, _whole(until))
     if since is None or later is None:
         return text
