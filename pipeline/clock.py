@@ -58,8 +58,8 @@ def is_recent(moment: datetime, now: datetime, within: timedelta) -> bool:
 
 
 def iso(moment: datetime, *, exact: bool = False) -> str:
-    """Format a time in UTC: `2026-11-21T05:20:00Z`, with milliseconds or, with `exact`, microseconds if it has a
-    fraction."""
+    """Format a time in UTC, such as `2026-11-21T05:20:00Z`. A fraction of a second is shown in milliseconds, or in
+    microseconds with `exact`."""
     fraction = "microseconds" if exact else "milliseconds"
     text = moment.astimezone(UTC).isoformat(timespec=fraction if moment.microsecond else "seconds")
     return text.replace("+00:00", "Z")
@@ -88,7 +88,7 @@ def parse_duration(text: str) -> timedelta:
 
     Raises ValueError if the duration has no unit or is negative, and TooLong. The error says what to write.
     """
-    written = str(text).strip()  # in Python, somebody may pass a number
+    written = str(text).strip()  # Python code may pass a number
     if written == "0":
         return timedelta(0)
     parts = PART.findall(written)

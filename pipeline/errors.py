@@ -140,9 +140,9 @@ class NewerFormat(LakeError):
 
 
 class NothingToTune(LakeError):
-    """Nothing landed in the time range of a tuning report.
+    """In the time range of a tuning report, nothing landed or was decided, or the cohort key is unsuitable.
 
-    Choose an earlier `--since`."""
+    Choose an earlier `--since` or another `--by`."""
 
 
 class LakeUnwritable(LakeError):
@@ -245,7 +245,7 @@ class AlreadyRunning(ServiceFailed):
 
 
 class TraceUnusable(TidemarkError):
-    """A trace cannot be replayed: it is empty, or a column is missing or has an unusable type.
+    """A trace cannot be replayed: it cannot be read or is empty, or a column or a time in it is unusable.
 
     Compare its columns with docs/how-to/replay.md."""
 

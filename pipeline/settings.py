@@ -253,7 +253,7 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     except ValidationError as error:
         raise InvalidSettings(_explain(error, file, prefix)) from error
     except SettingsError as error:
-        text = getattr(error.__cause__, "doc", None)  # what is no JSON
+        text = getattr(error.__cause__, "doc", None)  # the text that is not JSON
         found = [one for one, value in os.environ.items() if one.upper().startswith(prefix) and value == text]
         raise InvalidSettings(
             f"the variable {' or '.join(found) or prefix} cannot be read: {error}; write a list or a table as JSON"

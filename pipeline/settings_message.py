@@ -183,7 +183,7 @@ class MessageSettings(Section):
     compression: Compression = Compression.AUTO
     """Which payloads are decompressed. `auto`: payloads that are marked or recognized as gzip."""
     envelope: Envelope = Envelope.NONE
-    """With `cloudevents`, an event's context attributes are `attribute:ce-NAME` (docs/how-to/encodings.md)."""
+    """`cloudevents`: the path of an event's context attribute is `attribute:ce-NAME` (docs/how-to/encodings.md)."""
     each: OptionalArray = Field(None, validate_default=True)
     """Path of an array whose elements are heartbeats, as `payload:PATH`
     (docs/reference/settings.md#several-heartbeats-in-a-message). Empty: a message is one heartbeat."""

@@ -106,8 +106,7 @@ class Effect(StrEnum):
     """Existing subscriptions keep the value that they were created with; `tidemark provision` and `tidemark doctor`
     name the `gcloud` command that changes it."""
     ANEW = "anew"
-    """The effect of a changed name: tidemark begins empty in the new place, and the data in the earlier place stays
-    there."""
+    """tidemark starts empty in the new place. The data in the earlier place stays there."""
     REFUSED = "refused"
     """The change is an error. Put the value back, or follow the section "Another window length" or "Another topic,
     subscription or filter"."""
@@ -181,8 +180,8 @@ def _folder_named(uri: str) -> Path | None:
 
 
 ODD_PREFIX = re.compile(r"[#?%]|//|/\.{1,2}(/|$)")
-"""Matches what the Delta library reads in another way than the bucket's client does: they would use different
-objects."""
+"""Matches parts of a prefix that the Delta library and the bucket's client interpret differently: they would use
+different objects."""
 
 
 def _known_scheme(value: str) -> str:

@@ -150,9 +150,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of a replay. `decisions` has at least one decision, and they are in order. `late_total` has, for each
-    decision, the number of late messages that had landed by then. `landed` is the number of landed messages, without
-    rejected ones."""
+    """The result of a replay. `decisions` are in order, and there is at least one. `late_total` has, for each decision,
+    the number of late messages that had landed by then. `landed` is the number of landed messages, without rejected
+    ones."""
 
     decisions: Sequence[Decision]
     late_total: Ints

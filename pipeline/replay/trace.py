@@ -24,7 +24,7 @@ from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, 
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
 """Minimum number of new rows that `Totals` collects before it merges them into its table. If the table has more rows,
-it collects that many. A merge rewrites the whole table, so it is too costly for fewer rows."""
+`Totals` waits for as many new ones. A merge rewrites the whole table, so it is too costly for fewer new rows."""
 
 
 class Totals:
@@ -83,7 +83,7 @@ class Batch:
     """Some messages of a trace, in any order. Times are int64 arrays of equal length, in microseconds since the epoch.
 
     `event_us` is NO_EVENT_TIME for a rejected message. `tracked_us` is the time at which the message was acknowledged
-    on the tracking subscription, and `landed_us` that on the base subscription. Both may be NEVER. `streams` is an
+    on the tracking subscription, and `landed_us` that on the base subscription. Each may be NEVER. `streams` is an
     Arrow array of text: the stream of each message, or null for a message without a stream. It is None if the caller
     did not ask for streams.
     """
@@ -172,11 +172,11 @@ BY_STREAM = CohortKey("stream")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The size of a trace: numbers of messages, in all and by category, and the first and last time. `last_us` is the
-    latest publish time or acknowledgement.
+    """The size of a trace: the number of messages in total and per category, and the first and the last time. `last_us`
+    is the latest publish time or acknowledgement.
 
-    `acknowledged_early` is the number of messages that a subscription acknowledged before their publish time, because
-    clocks disagree.
+    `acknowledged_early` is the number of messages that were acknowledged before their publish time, because clocks
+    disagree.
     """
 
     messages: int
@@ -245,8 +245,8 @@ def ticks_of(
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
     """Return the ticks for a trace at the times `tick_us`, which are ascending. `observed_us` contains the time of each
-    tick's readings. Such a time may be at most the time of its tick, and at least the time of the previous tick's
-    readings; otherwise it is replaced with this bound."""
+    tick's readings. Such a time is raised to that of the previous tick's readings if it is earlier, and lowered to the
+    time of its own tick if it is later."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket
@@ -291,7 +291,7 @@ def late_landings(trace: Trace, tick_us: Ints, watermarks_us: Ints) -> Iterator[
 
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
     """Return the readings of a subscription, one per tick. `least_publish_us` has, for each tick, the earliest publish
-    time of the messages that were acknowledged since the previous tick. One more element at its end is for messages
+    time of the messages that were acknowledged since the previous tick. An additional last element is for messages
     acknowledged after the last tick.
 
     The oldest unacknowledged message at a tick is the first published of all messages that are acknowledged after the

@@ -41,7 +41,7 @@ SCHEMA = pa.schema([(name, MOMENT if name in TIMES else pa.null()) for name in C
 class Cohort:
     """The messages with one value of the cohort key, and the report on them.
 
-    `value` is None for the last cohort, which has the remaining messages. `messages` includes rejected messages.
+    `value` is None for the cohort of the remaining messages. `messages` includes rejected messages.
     `report` is None if no message with an event time has landed.
     """
 
@@ -74,7 +74,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
 
     Each cohort is written to a temporary folder, so memory does not grow with the number of messages. Raises
     NothingToTune if no message with an event time has landed, if no message has a value for the key, or if the key
-    has more than MOST_VALUES values.
+    has more than MOST_VALUES values. Raises TidemarkError if the folder cannot be written.
     """
     counts: Counter[str | None] = Counter()
     for batch in trace.batches(streams=True):
@@ -222,7 +222,7 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
 
 
 def _released(state: WatermarkState, ticks: Sequence[Tick], begins: datetime) -> list[Released]:
-    """Return the releases in the ticks, and the one before them, if any, as if it was made at `begins`."""
+    """Return the releases in the ticks, and the release before them, if any, as if it had been made at `begins`."""
     released = [entry for tick in ticks for entry in tick.entries if isinstance(entry, Released)]
     return released if state.released_before is None else [*released, Released(state.released_before, begins, by="")]
 

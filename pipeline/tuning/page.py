@@ -57,7 +57,7 @@ def lag_by_band(report: TuningReport) -> charts.Chart:
     states = [f"{'not set yet' if lag is None else lag_text(lag)} under the rule {rule}" for rule, lag in here]
     return charts.Chart(
         title=f"With the present band the watermark is {', '.join(states)}",
-        note="At the ticks at which messages were still published. Below zero: the watermark is ahead of this clock.",
+        note="Measured while messages were still published. Below zero: the watermark is ahead of now.",
         x=_band_axis(report),
         y=_lag_axis(lags, "watermark behind now"),
         lines=lines,

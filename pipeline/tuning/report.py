@@ -40,7 +40,7 @@ class Asked:
     `since`: for a report on a lake, the length of the time before `made_at` that it covers.
     `target`: the target for the late share.
     `bands`: the bands to try.
-    `targets`: further targets for the late share, for which the smallest band is looked for.
+    `targets`: further targets for the late share. For each, the smallest band that meets it is searched.
     """
 
     settings: Settings
@@ -325,7 +325,7 @@ def blame_sentence(disorder: Disorder, side: Side) -> str | None:
         return f"No stream is {side} by more than the band; {share} of the messages are, and have no stream."
     head = (
         f"{streams:,} of {disorder.streams:,} streams {'is' if streams == 1 else 'are'} {side} by more than the band: "
-        f"{share} of the messages, with up to {words(found.max_seconds)} of disorder"
+        f"{share} of the messages, by up to {words(found.max_seconds)}"
     )
     names = [each.stream for each in worst]
     if streams <= len(worst) and streams <= max(1, disorder.streams * MOST_STREAMS):

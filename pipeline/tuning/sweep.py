@@ -185,8 +185,8 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: npt.NDArray[np.bool_]) -> 
 
 
 def _enough(outcomes: Sequence[BandOutcome], target: float) -> BandOutcome | None:
-    """Return the outcome of the smallest tried band such that it has a watermark, and it and all larger tried bands
-    meet the target. Return None if there is none. `outcomes` are in ascending order of the bands."""
+    """Return the outcome of the smallest tried band that has a watermark and meets the target, as do all larger tried
+    bands. Return None if there is none. `outcomes` are in ascending order of the bands."""
     enough = takewhile(lambda outcome: outcome.late_share <= target, reversed(outcomes))
     return next(reversed([outcome for outcome in enough if outcome.lag_p50 is not None]), None)
 
