@@ -99,7 +99,7 @@ def _started(number: int) -> float:
     """Return the start time of a process in seconds since boot. Setting the clock does not change it."""
     import psutil
 
-    booted = psutil.boot_time()  # first: some versions of psutil cache it for the next call
+    booted = psutil.boot_time()  # read first, because some versions of psutil cache it
     return float(psutil.Process(number).create_time() - booted)
 
 

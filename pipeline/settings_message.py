@@ -109,7 +109,7 @@ def _nothing_taken_from_bytes(value: Encoding, info: ValidationInfo) -> Encoding
     if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
         taken.append("fields")
     if not PayloadFormat(value).is_read and taken:
-        raise ValueError(f"{taken[0]} takes values from the payload, so its encoding must be json, avro or protobuf")
+        raise ValueError(f"{taken[0]} takes values from the payload, so `payload` must be json, avro or protobuf")
     return value
 
 

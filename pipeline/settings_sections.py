@@ -221,7 +221,7 @@ ARCHIVE = r"^[^#,]*\.(tar\.gz|tgz)$"
 OWNER = r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$"  # Dagster's rule
 IN_WORDS = {
     TABLE_NAME: "write at most 60 lower-case letters, digits and underscores, beginning with a letter",
-    RESOURCE_ID: "write 3 to 255 letters, digits and characters of -_.~+%, beginning with a letter",
+    RESOURCE_ID: "write 3 to 255 letters, digits and the characters -_.~+%, beginning with a letter",
     ARCHIVE: "name the archive that `tidemark provision --executors` made, such as executors.tar.gz; the characters "
     "'#' and ',' are not allowed",
     OWNER: 'write "team:" and a name, or an email address',

@@ -29,8 +29,8 @@ VERSIONS_AT_ONCE = 20
 """Maximum number of versions of the followed table per commit to `corrections`."""
 
 LONGEST = timedelta(minutes=1)
-"""Maximum duration of one call of `follow`. It is short because other runs wait for the call. The next call continues
-where this one stopped."""
+"""Duration after which a call of `follow` stops at its next commit. It is short because other runs wait for the call.
+The next call continues where this one stopped."""
 
 RACES = 10
 """Maximum number of attempts per call of `follow`. An attempt fails if another process commits first."""

@@ -99,10 +99,9 @@ def file_of(settings: Settings) -> SlotFile[Running] | None:
 
 
 def read_running(settings: Settings) -> Running | None:
-    """Return the newest record of ticks that a process of this pipeline left on this machine; None if there is none.
-
-    A process belongs to this pipeline if it uses the same lake or has read the same settings file, even if that file
-    named another lake at that time.
+    """Return the record of ticks that the newest process of this pipeline left on this machine; None if there is none.
+    A process that still runs takes precedence. A process belongs to this pipeline if it uses the same lake or has read
+    the same settings file, even if that file named another lake at that time.
     """
     folder = settings.dagster.state_folder
     mine, file = [], settings.read_from

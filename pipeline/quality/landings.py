@@ -132,9 +132,8 @@ class MissedHeartbeats(Counts):
 
 @dataclass(frozen=True, slots=True)
 class AffectedWindows:
-    """Finds the windows that a heartbeat affects: its own window, and each later window whose lookback contains its
-    event time (both ends included). Times in arrays are in microseconds since the epoch. A window is identified by its
-    start."""
+    """Finds the windows that a heartbeat affects: its own window, and each window that starts after its event time by
+    at most the lookback. Times in arrays are in microseconds since the epoch. A window is identified by its start."""
 
     windowing: Windowing
     lookback: timedelta

@@ -54,7 +54,7 @@ class Cohort:
 class Cohorts:
     """The report on all messages (`together`), and the reports on the cohorts.
 
-    `parts` are the largest cohorts, in order, followed by one cohort with the remaining messages, if there are any.
+    `parts` are the largest cohorts, the largest first, and then one cohort of the remaining messages, if there are any.
     `values_in_rest` is the number of key values among the remaining messages.
     """
 
@@ -83,7 +83,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
             raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by another key")
     without = counts.pop(None, 0)
     if without and not counts:
-        raise NothingToTune(f"none of {without:,} messages in {source} has a value for {by}; split by another key")
+        raise NothingToTune(f"no message of {without:,} in {source} has a value for {by}; split by another key")
     together = report_on(trace)
     if together is None:
         raise NothingToTune(f"in {source} no message with an event time has landed; try another trace or --since")
@@ -234,6 +234,6 @@ def _named(trace: ParquetTrace) -> str:
 def _nothing(asked: Asked, missing: str) -> NothingToTune:
     command = "attach" if asked.settings.pubsub.attach else "up"
     return NothingToTune(
-        f"{missing} in {asked.settings.lake.uri} since {iso(asked.begins)}; name a longer time with --since, "
-        f"now {format_duration(asked.since)}, or start the pipeline with `tidemark {command}`"
+        f"{missing} in {asked.settings.lake.uri} since {iso(asked.begins)}; name a longer time with --since "
+        f"(now {format_duration(asked.since)}), or start the pipeline with `tidemark {command}`"
     )

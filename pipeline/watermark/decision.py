@@ -85,8 +85,8 @@ class Reason(StrEnum):
 
 BECAUSE = {
     Reason.UNCHANGED: "messages yet to land may have event times from {candidate} on, which is not above the watermark",
-    Reason.PINNED_BY_BACKLOG: "base has a backlog from publish time {base} on, and tracking saw an event time as old "
-    "as {candidate} in it",
+    Reason.PINNED_BY_BACKLOG: "base has a backlog from publish time {base} on, in which tracking saw an event time as "
+    "old as {candidate}",
     Reason.HELD_TRACKING_BEHIND: "tracking has read up to {tracking}, which is neither near now nor a band ahead of "
     "base ({base}); the watermark moves when tracking has caught up",
     Reason.HELD_INCOMPLETE: "tracking knows what was published since {complete_from}, and base may hold older messages "

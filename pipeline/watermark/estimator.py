@@ -5,7 +5,7 @@ backlogs.
 compares the candidate with the watermark.
 
 Guarantee: if disorder is at most `policy.band`, no message that is still to land has an event time below the watermark.
-Without a quantile, releases and seeks, there are two exceptions:
+If there is no quantile, release or seek, there are only two exceptions:
 
 - Messages that lag more than `policy.max_lag`.
 - Messages published after a silence in which the idle rule advanced the watermark, if they lag more than the recent lag

@@ -295,7 +295,7 @@ def _outstanding(decision: Decision, since_base: int | None, since_pin: int | No
         return f"Base has acknowledged everything that tracking has read: all of it was published before {oldest}."
     most, since_then = counted(since_base, "message"), ""
     if since_pin is not None:
-        since_then = f"; at most {counted(since_pin, 'message')} were published since the pin's second"
+        since_then = f"; published since the pin's second: at most {counted(since_pin, 'message')}"
     return f"At most {most} (published since {oldest}) that tracking has read may still be on base{since_then}."
 
 

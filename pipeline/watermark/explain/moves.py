@@ -89,7 +89,7 @@ def _no_data(s: Situation) -> Iterator[str]:
         return
     if over := passed_over(s.histogram, s.policy.max_lag):
         yield (
-            f"Every message that tracking knows of ({counted(over, 'message')}) lags more than "
+            f"Every valid message that tracking knows of ({counted(over, 'message')}) lags more than "
             f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds or moves the watermark. If "
             "your sources usually lag that much, raise max_lag."
         )
@@ -102,9 +102,9 @@ def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
     if after is not None:
         cells &= s.histogram.publish_bucket > bucket_of(after)
     if count := s.histogram.messages_at(np.flatnonzero(cells)):
-        since = "" if after is None else " since"
+        since = "" if after is None else " since the last valid one"
         yield (
-            f"The messages published{since} are rejected: tracking knows of {counted(count, 'message')} without a "
+            f"Messages were rejected{since}: tracking knows of {counted(count, 'message')} without a "
             "valid event time. `tidemark quarantine` says why (with pubsub.attach, `tidemark try --sample 20`); "
             "correct [message] or the publisher."
         )

@@ -289,7 +289,7 @@ def test_where_everything_is_rejected_the_explanation_leads_to_quarantine() -> N
     assert log.tick(60).reason is Reason.HELD_NO_DATA
     rejected, until = log.explain().moves
     assert rejected.startswith(
-        "The messages published are rejected: tracking knows of 30 messages without a valid event time"
+        "Messages were rejected: tracking knows of 30 messages without a valid event time"
     )
     assert "`tidemark quarantine` says why" in rejected
     assert until.startswith("The watermark is held until")
@@ -303,5 +303,5 @@ def test_a_silence_of_valid_messages_in_which_others_are_rejected_leads_to_quara
     log.publish(published([], rejected=[200, 280]))
     assert log.tick(300).reason in (Reason.IDLE_ADVANCED, Reason.IDLE_HELD)
     rejected, _ = log.explain().moves
-    assert rejected.startswith("The messages published since are rejected: tracking knows of 2 messages")
+    assert rejected.startswith("Messages were rejected since the last valid one: tracking knows of 2 messages")
     assert "(with pubsub.attach, `tidemark try --sample 20`)" in rejected
