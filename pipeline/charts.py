@@ -187,7 +187,7 @@ class Chart:
 @cache
 def templates() -> "Environment":
     """Return the environment of templates for charts. A page overlays it with its own loader."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # commands that draw nothing do not wait for it
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # imported here, because few commands draw
 
     made = Environment(
         loader=PackageLoader("tidemark.pipeline"),

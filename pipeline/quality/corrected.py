@@ -54,9 +54,9 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
     """Record the changes in the followed table since the last call, and return the number of recorded rows. The first
     call starts at the beginning of the table's log.
 
-    Guarantee: each version is recorded once, even if several processes follow the table or are killed. Without a new
-    commit, the call costs one read. Raises LakeError, TableConflict. After an error, the next call continues from the
-    last recorded version.
+    Guarantee: the changes of each version are recorded once, even if several processes follow the table or are killed.
+    Without a new commit, the call costs one read. Raises LakeError, TableConflict. After an error, the next call
+    continues from the last recorded version.
     """
     current = followed.table.table.current()
     if current is None:

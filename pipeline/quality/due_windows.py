@@ -67,7 +67,7 @@ class ComputedWindows:
         self, numbers: npt.NDArray[np.int64], own: Windowing, lookback: timedelta
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
         """Return two arrays about a custom table's windows: the digest of the input, and whether there is any input.
-        Different lookbacks give different digests, even if they reach equally many windows of `heartbeat_diffs`."""
+        Two lookbacks that reach equally many windows of `heartbeat_diffs` give different digests."""
         ratio, back = self._measures(own, lookback)
         is_whole = lookback % self.windowing.length == NO_TIME
         of_part = np.uint64(0 if is_whole else _hash(format_duration(lookback)))
@@ -132,7 +132,7 @@ class Followed:
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
-    """Return by how much a custom table's lookback exceeds the lookback of `heartbeat_diffs`. Retention may have
+    """Return the time by which a custom table's lookback exceeds the lookback of `heartbeat_diffs`. Retention may have
     deleted heartbeats that only the longer lookback needs."""
     return max(lookback - of_diffs, NO_TIME)
 

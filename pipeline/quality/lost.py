@@ -119,8 +119,8 @@ def _event_time(event_us: int) -> datetime | None:
 
 
 def outstanding(histogram: Histogram, landed: Ints, since: datetime, before: datetime) -> Outstanding:
-    """Return the outstanding messages among those published in `[since, before)`. Both times are whole seconds. For
-    each publish second, this is the number of messages in `histogram` minus the number of landed messages. `landed` is
+    """Return the outstanding messages among those published in `[since, before)`. Both times are whole seconds.
+    Their number per publish second is the number of messages in `histogram` minus the number that landed. `landed` is
     the result of `landed_by_second`."""
     first = bucket_of(since)
     cells = cells_between(histogram, first, bucket_of(before))
@@ -245,8 +245,8 @@ def audit(
 ) -> Audit:
     """Audit the messages that were outstanding on base at `passed_since` or later, and no longer are. If `passed_since`
     is None, audit all messages in the tracking log that are no longer outstanding. Event times before `kept_from` are
-    not counted, because retention deletes their rows. Nor are messages published longer than `quarantine_kept` before
-    the day of `passed_since`, because retention deletes their rows of `quarantine`.
+    not counted, because retention deletes their rows. Nor are messages published up to the day of `passed_since` minus
+    `quarantine_kept`, because retention deletes their rows of `quarantine`.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is neither in `heartbeats`
     nor in `quarantine`. Assumptions: the decisions' readings of base's backlog, minus `base_slack`, are right; the same

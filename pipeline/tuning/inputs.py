@@ -204,7 +204,7 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
             raise NothingToTune("with pubsub.attach no messages land, so the lake has no cohorts; pass a trace file")
         if not decided:
             raise _nothing(asked, "no decision has been made")
-        tick_us = np.maximum.accumulate([to_us(each.at) for each in decided])  # the clocks of two trackers disagree
+        tick_us = np.maximum.accumulate([to_us(each.at) for each in decided])  # two trackers' clocks may disagree
         until, requeued = from_us(int(tick_us[-1])), source.requeued().ids()
         trace = LakeLandings(source.heartbeats(), begins, until, requeued, by, released)
         observed_us = np.array([to_us(each.base.observed_at if each.base else begins) for each in decided])

@@ -1,4 +1,4 @@
-"""The rules of a decision, one function each. Order and numbers are those of `docs/concepts/watermark.md`.
+"""The rules of a decision, one function each, in the order and with the numbers of `docs/concepts/watermark.md`.
 
 A rule passes, holds the watermark, or proposes a candidate for the watermark.
 """
