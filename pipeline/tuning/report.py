@@ -40,7 +40,7 @@ class Asked:
     `since`: for a report on a lake, the length of the time before `made_at` that it covers.
     `target`: the target for the late share.
     `bands`: the bands to try.
-    `targets`: further targets for the late share. For each, the smallest band that meets it is searched.
+    `targets`: further targets for the late share. The report has the smallest band that meets each.
     """
 
     settings: Settings
@@ -101,8 +101,8 @@ def make_report(
     workload: Workload, disorder: Disorder, source: str, asked: Asked, *, with_quantiles: bool = True
 ) -> TuningReport:
     """Make the report: replay the same ticks with each band, by the rules `band` and `frontier`, with the quantile in
-    the settings. If there is none, `with_quantiles` also tries SHOWN_QUANTILE. If the settings derive the slack from
-    the band, it is derived again from each band."""
+    the settings. If they have no quantile, `with_quantiles` also tries SHOWN_QUANTILE. If they derive the slack from
+    the band, the slack is derived again for each band."""
     settings = asked.settings
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:

@@ -288,9 +288,7 @@ def test_where_everything_is_rejected_the_explanation_leads_to_quarantine() -> N
     log = Log(messages=published([], rejected=range(20, 50)))
     assert log.tick(60).reason is Reason.HELD_NO_DATA
     rejected, until = log.explain().moves
-    assert rejected.startswith(
-        "Messages were rejected: tracking knows of 30 messages without a valid event time"
-    )
+    assert rejected.startswith("Messages were rejected: tracking knows of 30 messages without a valid event time")
     assert "`tidemark quarantine` says why" in rejected
     assert until.startswith("The watermark is held until")
     assert "`tidemark quarantine`" in log.tick(61).sentence()
