@@ -1,2 +1,2 @@
-"""Dagster's assets, checks, jobs and sensors. Each is a thin wrapper around the pipeline's functions. A job with only
-one sensor is in the sensor's module."""
+"""Dagster's assets, checks, jobs and sensors. Each is a thin wrapper around the pipeline's functions. A job that only
+one sensor requests is in that sensor's module."""

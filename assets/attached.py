@@ -27,7 +27,7 @@ per partition. Later ticks materialize the others."""
 class CompleteWindows:
     """Finds complete partitions of `complete_windows` that are not materialized yet. It asks Dagster's storage, not its
     own memory, because a tick can fail after it has returned its events. It asks again only if another partition is
-    complete, or if the last tick left out some partitions."""
+    complete, or if it found missing partitions the last time."""
 
     settings: Settings
     partitions: Partitions

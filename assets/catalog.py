@@ -45,7 +45,7 @@ def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
 
 def on_computed(settings: Settings, tables: Iterable[str] = ()) -> dg.AutomationCondition[Any]:
     """Request a partition of your asset each time its upstream partition is computed or recomputed. Upstream assets are
-    those over this pipeline's windows, including its custom tables; `tables` are those that the settings do not name.
+    those over this pipeline's windows, including its custom tables. `tables` are custom tables outside the settings.
     The asset's other dependencies do not count. If the upstream partition is recomputed while your asset's run reads
     it, another run follows. `eager()` alone misses this case, and looks only at the newest partition."""
     tables_too = map(dg.AssetKey, (*settings.tables, *tables))
@@ -58,8 +58,8 @@ def on_computed(settings: Settings, tables: Iterable[str] = ()) -> dg.Automation
 
 
 def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.AssetSpec]:
-    """Return the specs of the topic and of both subscriptions. If `topic` is the key of your own asset for the topic,
-    return only those of the subscriptions."""
+    """Return the specs of the topic and of both subscriptions. If `topic` is the key of another asset for the topic,
+    return only the specs of the subscriptions."""
     pubsub = settings.pubsub
     part = f" It receives only the messages that pass its filter: `{pubsub.filter}`." if pubsub.filter else ""
     read_by = "Another consumer reads it." if pubsub.attach else "The pipeline lands what it delivers."

@@ -165,7 +165,7 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
 def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     """Count messages that base lost in the last hour: tracking received them, and base no longer has them, but they
     never landed. Possible causes: a seek forward, an expiry, or another consumer that acknowledges on base. Also count
-    messages that landed and that tracking never received."""
+    landed messages that tracking never received."""
     # An error, since only a seek of base to before the loss brings the messages back.
     lake = look.lake.of(look.user)
     kept_from, keep = look.lake.kept_windows().heartbeats_from(), look.lake.settings.housekeeping.quarantine
@@ -307,7 +307,7 @@ def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
 @check_of(WATERMARK, is_due=lambda _: True)
 def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
     """Check that ticks still decide the watermark, and that it is at most `checks.max_watermark_age` behind the clock.
-    Before the first one, its age is the time since tracking began; before the first message, it has none."""
+    Without a watermark, the age is the time since tracking began. Before the first message, there is no age."""
     # An error, since no window closes meanwhile.
     settings, watermark = look.lake.settings, look.state.watermark
     bound, behind = settings.checks.max_watermark_age, look.state.behind(look.now)

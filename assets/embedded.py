@@ -26,12 +26,12 @@ class Pipeline:
     topic: dg.AssetKey | None = None
 
     def definitions(self) -> dg.Definitions:
-        """Return the pipeline's assets, checks, jobs, sensors, schedules and resources. Combine them with your own
-        definitions by `dg.Definitions.merge`.
+        """Return the pipeline's assets, checks, jobs, sensors, schedules and resources. Use
+        `dg.Definitions.merge` to combine them with your definitions.
 
         All names begin with the pipeline's name. Sensors and schedules are on by default. Each job has its own
         executor, and your project's executor is left alone. Call this method only once, because each call creates
-        caches of its own.
+        new caches.
         """
         from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
 

@@ -57,8 +57,8 @@ class Partitions:
         return held
 
     def beside(self, keys: Iterable[str]) -> list[str]:
-        """Return the partitions before the first of `keys`, and after the last, that Dagster lists: on each side, as
-        many as the WINDOWS_PER_RUN windows of another run may lie in. `keys` must be in order."""
+        """Return the listed partitions just before the first of `keys` and just after the last. Each side has as many
+        as another run of WINDOWS_PER_RUN windows can touch. `keys` must be in order."""
         listed, numbers = self.listed, [self.listed.number_of(self.listed.named(key).start) for key in keys]
         most = WINDOWS_PER_RUN * self.windowing.length // listed.length + 1
         found = [number + step for number in numbers[:1] for step in range(-most, 0)]

@@ -145,8 +145,8 @@ class WindowsAsset:
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
         """In the run's partitions, find the windows that are computed already, or have a heartbeat in their interval or
-        lookback. Windows before the retention boundary are left out, unless a partition has no others. A partition that
-        is wholly before the boundary has at least its last window, so that `refuse_expired` refuses it. Raises
+        lookback. Windows before the retention boundary are left out, unless a partition has no others. For a partition
+        that is wholly before the boundary, return at least its last window, so that `refuse_expired` refuses it. Raises
         WindowNotClosed if a partition is not closed, and LakeError."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())

@@ -122,7 +122,7 @@ def sentence_of(computed: ReplacedWindows) -> str:
     superseded = computed.superseded[-1]
     if not superseded:
         return said
-    return f"{said}; another run has computed these windows from equally new input: {', '.join(superseded)}"
+    return f"{said}; another run has computed these windows from the same or newer input: {', '.join(superseded)}"
 
 
 def diffs_metadata(computed: ReplacedWindows, status: pa.Table, windows: Sequence[Window]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
         check_specs=[few_stopped],
         description=(
             "Which streams stopped, started or missed heartbeats, by window: rows that a run commits together with the "
-            "diffs. Materializing it alone updates `streams`, each stream's first and last heartbeat, and "
+            "diffs. Materializing it alone updates the table `streams` (each stream's first and last heartbeat) and "
             "reports the stored status again."
         ),
     )

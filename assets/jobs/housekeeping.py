@@ -49,7 +49,7 @@ class HousekeepingConfig(dg.Config):
 
 
 def housekeeping_job(settings: Settings, *, has_tables: bool = False) -> dg.JobDefinition:
-    """Define the job. `has_tables` says that there are custom tables that the settings do not name."""
+    """Define the job. `has_tables` is True if custom tables exist that the settings do not name."""
 
     @job_of(settings, HOUSEKEEPING, "keep_house")
     def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:

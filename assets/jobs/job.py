@@ -25,15 +25,15 @@ BEAT = timedelta(minutes=1)
 """Interval between two signs of life in a run's log."""
 
 RETRY_ON_FAILURE = "dagster/retry_on_asset_or_op_failure"
-"""A tag that Dagster documents but has no public name for. If `false`, Dagster's run retries start a run again only if
-its process was lost, not if its op failed."""
+"""A tag that Dagster documents but does not export as a constant. If `false`, Dagster retries a run only if the run's
+process was lost, not if its op failed."""
 
 Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 def tags_of(settings: Settings) -> dict[str, str]:
-    """Return the tags of this pipeline's jobs and their runs: the pipeline's identity, derived from the lake's address,
-    the time limit of a run, and that Dagster does not retry a run that failed by itself, because the sensors do."""
+    """Return the tags of this pipeline's jobs and their runs: the pipeline's identity (derived from the lake's
+    address), the time limit of a run, and the tag against Dagster's own retries, because the sensors retry runs."""
     return {
         PIPELINE: pipeline_tag(settings.lake.uri),
         dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS),
@@ -64,7 +64,7 @@ def job_of(
 
 
 def schedule_of(settings: Settings, name: str, cron: str, job: Any) -> dg.ScheduleDefinition:
-    """Define a schedule of a job, with its description. The schedule is on by default, and its times are in UTC."""
+    """Define a schedule with a job's description. The schedule is on by default, and its times are in UTC."""
     return dg.ScheduleDefinition(
         name=name_of(settings, name),
         job=job,

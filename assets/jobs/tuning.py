@@ -27,8 +27,8 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
         settings,
         WATERMARK_TUNING,
         "A daily report that helps to choose `watermark.band` and `watermark.rule`. It is computed from the last "
-        f"{format_duration(SINCE)}, and has for each possible band the share of late heartbeats and the watermark's "
-        "lag, the band that is enough for the target share, and the streams that are most out of order. A page with "
+        f"{format_duration(SINCE)}. It lists the share of late heartbeats and the watermark's lag for each possible "
+        "band, the band that is enough for the target share, and the streams that are most out of order. A page with "
         "charts is in the lake.",
         uri=within(settings, "reports/tuning"),
         kinds={"python"},

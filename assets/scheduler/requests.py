@@ -109,7 +109,7 @@ class WindowChooser:
 
     def request(self, choose: Callable[[], Request], context: dg.SensorEvaluationContext) -> Request:
         """Run `choose`, and return its request. If the choice fails or takes too long, return a request without windows
-        that says why. If a choice took too long, the next call returns the windows that this choice found."""
+        that says why. If a choice took too long, a later call returns the windows that this choice found."""
         chosen = self._under_way
         if chosen is not None and not chosen.done():
             return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
@@ -203,7 +203,7 @@ class NothingDue:
         self._found = None if is_due else (known, now)
 
     def holds(self, known: Hashable, now: datetime) -> bool:
-        """Return True if the last check found no due window, was based on facts equal to `known`, and is less than
+        """Return True if the last check found no due window, was based on facts equal to `known`, and was less than
         LOOK_EVERY ago."""
         return self._found is not None and self._found[0] == known and is_recent(self._found[1], now, LOOK_EVERY)
 

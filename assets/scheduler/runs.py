@@ -23,7 +23,7 @@ UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FIN
 """All statuses that are not in FINISHED, including those that a later Dagster adds."""
 
 FEWEST = 100
-"""Minimum number of runs that the database is asked for, because runs of others may be among them."""
+"""Minimum number of runs per database query, because the answer may include other pipelines' runs."""
 
 RUNS_LOOKED_AT = 200
 """Number of newest ended runs from which the failures of windows are counted."""
@@ -64,8 +64,8 @@ class Runs:
     ) -> Sequence[dg.RunRecord]:
         """Return at most `limit` of this pipeline's runs, of any job if `job` is None.
 
-        A database that is asked for a tag reads every run that ever had it. So it is asked without the tag, and with it
-        only if runs of others fill the answer. For unfinished runs, it is asked without the job too: they are few."""
+        A query by tag reads every run that ever had the tag. So the first query omits it, and a second one follows only
+        if other pipelines' runs fill the answer. For unfinished runs, which are few, the first also omits the job."""
         ask = partial(self.instance.get_run_records, order_by=order, ascending=ascending)
         at_most, are_few = max(limit, FEWEST), set(more["statuses"] or FINISHED).isdisjoint(FINISHED)
         found = ask(dg.RunsFilter(job_name=None if are_few else job, **more), at_most)
@@ -121,7 +121,7 @@ earlier."""
 
 SILENT_FOR = timedelta(minutes=5)
 """A started run that logs nothing for this long counts as dead. Signs of life come every minute, and clocks may differ
-by a minute or two. A run that Dagster has created and not queued, because its storage failed, counts as dead too."""
+by a minute or two. A run that Dagster has created but not queued, because its storage failed, counts as dead too."""
 
 STARTS_WITHIN = timedelta(minutes=30)
 """A launched run that has not started within this time counts as dead. A launcher may have to add a machine to a
@@ -162,7 +162,7 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
         return f"its launcher has not started it within {format_duration(STARTS_WITHIN)}"
     if status is dg.DagsterRunStatus.NOT_STARTED and _last_heard(instance, record, now) < now - SILENT_FOR:
         return (
-            f"Dagster created it, but has not queued it within {format_duration(SILENT_FOR)}: its storage failed then"
+            f"Dagster created it, but did not queue it within {format_duration(SILENT_FOR)}: Dagster's storage failed"
         )
     if status in AT_WORK and _last_heard(instance, record, now) < now - SILENT_FOR:
         return f"it has logged nothing for {format_duration(SILENT_FOR)}: its process has ended or is stuck"

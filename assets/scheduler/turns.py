@@ -170,7 +170,7 @@ def _fitting(time: timedelta, ended: Attempts) -> int:
     """Return the number of older windows that a run computes within the time budget `time`.
 
     The last successful run over older windows is compared with an earlier one that had at most half or at least twice
-    as many windows. This tells how long a run takes to start, and how long per window. If the start leaves little of
+    as many windows. This shows the time for a run's start, and the time per window. If the start leaves little of
     the budget, the run may still compute windows for as long as the start takes, but at most for SHORTEST less AROUND.
     Otherwise, runs would soon have a single window each."""
     runs = [

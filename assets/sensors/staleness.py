@@ -142,13 +142,13 @@ def _stale(look: CheckInput, found: MissedHeartbeats) -> str:
     if found.left:
         _recompute(look, ())
         return (
-            f"A long check for missed heartbeats is under way: {found.left} commits, manifests or hours of the tables "
-            "are left, and perhaps more after them; the next tick continues"
+            "the check for missed heartbeats is not finished: at least "
+            f"{found.left} commits, manifests or hours of the tables are left; the next tick continues"
         )
     within, kept_since = look.lake.settings.windows.recompute_within, look.lake.kept_windows().since()
     due = to_compute_again(found, look.state.watermark, within, kept_since)
     _recompute(look, due)
-    return f"{len(due)} stale windows are to be recomputed" if due else "no stale window needs to be recomputed"
+    return f"stale windows to recompute: {len(due)}" if due else "no stale window needs to be recomputed"
 
 
 def _recompute(look: CheckInput, stale: Sequence[Window]) -> None:

@@ -35,8 +35,8 @@ Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | st
 def keep_recorder(
     settings: Settings, kept: Kept, sensors: Iterable[dg.SensorDefinition], jobs: Jobs, clock: Clock
 ) -> None:
-    """Put the recorder of the sensors' ticks and of the runs of `jobs` into `kept`. It does nothing before the first
-    tick. Raises ToolMissing if the settings ask for metrics and a library is missing."""
+    """Put the recorder of the sensors' ticks and of the runs of `jobs` into `kept`. The recorder does nothing before
+    the first tick. Raises ToolMissing if the settings ask for metrics and a library is missing."""
     check_libraries(settings.metrics)
     tick, names = settings.watermark.tick, [unprefixed(settings, job.name) for job in jobs]
     every = {
@@ -60,7 +60,7 @@ def ticking_sensor(
     With `waits`, the function itself waits until the tick is due. Otherwise Dagster's daemon starts each tick about
     `watermark.tick` after the last one, or `at_least` after it if that is longer.
 
-    Read `context.log` only to write to it: Dagster then creates a file for the tick's log, and never deletes it.
+    Use `context.log` only to write to it: even reading it makes Dagster create a log file that is never deleted.
     """
     tick = max(settings.watermark.tick, at_least)
     sensor = dg.sensor(

@@ -107,7 +107,7 @@ def test_exactly_the_stale_windows_are_requested_together(history: History, inst
     ticking = ticking_on(history, instance, clock=clock)
     assert asked(ticking) == [stretch(0, 2), stretch(5, 7)]
     assert ticking.lake_resource.kept.get(OLDER, OlderWindows).counted[1] == clock.now()
-    assert "6 stale windows are to be recomputed" in (ticking.tick("staleness").skip_message or "")
+    assert "stale windows to recompute: 6" in (ticking.tick("staleness").skip_message or "")
     run = ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.STARTED)
     assert asked(ticking) is None
     history.compute(5, 7)
