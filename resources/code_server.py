@@ -44,7 +44,7 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
     """Dagster's code server, which forks each run from a separate template process. The template has no connections and
     no threads of Python. It ends with the code server.
 
-    Until the template is ready, and if it has threads that its forks would lack, each run is a new process."""
+    While the template is not ready, or if it has threads that its forks would lack, each run is a new process."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -69,7 +69,7 @@ class JsonHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def _with_extra(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add the fields of a record's `extra`, except those that the line has anyway."""
+    """Add the fields of a record's `extra`, except those that the line already has."""
     return {**event, **ExtraAdder()(logger, name, {"_record": event["_record"]}), **event}
 
 

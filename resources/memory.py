@@ -1,5 +1,5 @@
-"""Keeps the memory of Dagster's processes flat: prevents garbage, lets Python collect it sooner, and returns what is
-free to the system."""
+"""Keeps the memory of Dagster's processes flat: prevents garbage, lets Python collect it sooner, and returns free
+memory to the system."""
 
 import ctypes
 import gc
@@ -37,8 +37,8 @@ def load_revisions_once() -> None:
 def exempt_from_collection() -> None:
     """Exempt all existing objects, such as modules and definitions, from garbage collection.
 
-    Python collects old garbage only when it amounts to a quarter of all old objects, so the memory of a process grows
-    by a quarter in between. Without the exempt objects, this is a quarter of the other ones.
+    Python collects old garbage only after the number of old objects has grown by a quarter, so a process's memory grows
+    by a quarter in between. Exempt objects do not count, so this quarter becomes smaller.
     """
     gc.freeze()
 

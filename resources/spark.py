@@ -85,7 +85,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             session.sparkContext.cancelJobGroup(self._tag)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 (Dagster's signature)
-        """Cancel this run's work on Spark, and stop the client or the classic session, unless others use it too."""
+        """Cancel this run's work on Spark. Also stop the client or the classic session, unless others use it too."""
         if self._spark_session is not None:
             with suppress(Exception):  # the server may be gone, and the work with it
                 self.interrupt()

@@ -34,7 +34,7 @@ def shape_for(message: MessageSettings, name: ShapeName) -> Shape:
     """Return the message format (shape) with this name. JSON messages have the attributes from which the settings read
     time and ids. If the settings read one of these values elsewhere, JSON messages have the default attributes."""
     if name is not ShapeName.JSON:
-        from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+        from tidemark.local.demo.shapes.all_shapes import SHAPES  # imports fastavro
 
         return SHAPES[name]
     places = [getattr(message, place) for place in PUBLISHER_SAYS]

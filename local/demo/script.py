@@ -154,7 +154,7 @@ class LakeWatch:
         self._lake = OpenLake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:
-        """Read the lake's report again and again until `reached` is true for it. Raises ServiceFailed if it takes too
+        """Read the lake's report repeatedly until `reached` returns true for it. Raises ServiceFailed if it takes too
         long."""
         began = self.clock.monotonic()
         while self.clock.monotonic() - began < self.patience.total_seconds():
@@ -184,7 +184,7 @@ class LakeWatch:
             stands = f"watermark {rough(now - decision.watermark)} behind the clock"
         elif decision is not None:
             stands += f" ({decision.reason})"
-        computed = f"{len(report.computed)} windows computed" + f", {len(waiting)} due" * bool(waiting)
+        computed = f"windows computed: {len(report.computed)}" + f", due: {len(waiting)}" * bool(waiting)
         self.say(f"  {self.source.sent:,} published, {report.landed.rows:,} landed; {stands}; {computed}")
 
 
@@ -311,10 +311,10 @@ def _play(folder: DemoFolder, watch: LakeWatch, supervisor: Supervisor, scale: S
 
 def ignore_variables() -> None:
     """Remove the variables that override settings from the environment: with another lake or topic, the demonstration
-    would play on a real pipeline's data."""
+    would run on a real pipeline's data."""
     overriding = (one for one in os.environ if one.upper().startswith(PREFIX) and "__" in one)
     if found := sorted({*overriding, *({"PUBSUB_EMULATOR_HOST"} & os.environ.keys())}):
-        print(f"the demonstration has its own settings: {', '.join(found)} are ignored")
+        print(f"ignored, because the demonstration has its own settings: {', '.join(found)}")
         for name in found:
             del os.environ[name]
 

@@ -93,8 +93,8 @@ def show(summary: Summary, console: Console) -> None:
     table.add_row("windows", f"{found.windows:,}", "of one minute, each computed below the watermark")
     table.add_row("rows compared", f"{found.rows:,}", "heartbeat_diffs against the publisher's own record")
     table.add_row("differences", f"{found.differences:,}", "row by row, every column")
-    table.add_row("late", f"{found.late:,}", "heartbeats whose every copy landed below the watermark")
-    table.add_row("missed", f"{found.missed:,}", "landed, and in no computed window")
+    table.add_row("late", f"{found.late:,}", "heartbeats whose copies all landed below the watermark")
+    table.add_row("missed", f"{found.missed:,}", "landed, but in no computed window")
     if live is not None:
         table.add_row(
             "ready after",

@@ -199,8 +199,8 @@ class SubscriberService(Service):
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
         """Yield answers with messages until the caller goes, and an empty one after STREAM_SILENCE_SECONDS of silence.
 
-        Unlike other methods, this method takes the lock itself. Later requests acknowledge messages and change leases;
-        one that is refused ends the stream with the next answer. Bounds on outstanding messages are ignored.
+        Unlike other methods, this method takes the lock itself. Later requests acknowledge messages and change leases.
+        A refused request ends the stream in place of the next answer. Bounds on outstanding messages are ignored.
         """
         first = next(requests, None)
         if first is None:

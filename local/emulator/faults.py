@@ -27,7 +27,7 @@ class Faults:
     stale_reading: float = 0.0  # a snapshot has the expiry of an earlier one, so the reading is old
     reading_unavailable: float = 0.0  # a snapshot is refused, FAILED_PRECONDITION
     unavailable: float = 0.0  # nothing is done, UNAVAILABLE
-    answer_lost: float = 0.0  # the call takes effect, UNAVAILABLE; pulled messages stay leased to nobody
+    answer_lost: float = 0.0  # the call takes effect, UNAVAILABLE; pulled messages stay leased
     deadline_exceeded: float = 0.0  # nothing is done, DEADLINE_EXCEEDED
     throttled: float = 0.0  # nothing is done, RESOURCE_EXHAUSTED
     empty_answer: float = 0.0  # a pull is answered at once with nothing, although messages wait

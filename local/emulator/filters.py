@@ -5,7 +5,7 @@
     comparison = attributes:KEY | attributes.KEY = STRING | attributes.KEY != STRING | hasPrefix(attributes.KEY, STRING)
 
 A key consists of letters, digits, hyphens and underscores, or is a string. A string is in double quotes. Operators are
-in capitals. To combine AND with OR, parentheses are needed. Syntax that Google does not document is refused, so
+in capitals. Combining AND with OR requires parentheses. Syntax that Google does not document is refused, so
 Google's service accepts every filter that is accepted here.
 """
 

@@ -89,7 +89,7 @@ class PubSubModel(Catalogue):
         """Return the next messages, leased for the ack deadline. If a message is not acknowledged before its lease
         ends, it is redelivered with the same id and publish time. Raises NotFound.
 
-        With `max_bytes`, the message with which the total reaches this size is the last one. `goes_on` is true if a
+        With `max_bytes`, the message that brings the total to this size is the last one. `goes_on` is true if a
         waiting call tries again: faults happen only at its first attempt.
         """
         if not goes_on:

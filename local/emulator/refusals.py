@@ -27,8 +27,8 @@ class Invalid(ModelError):
 
 
 class Refused(ModelError):
-    """The state of the model does not allow the request: a snapshot would expire within an hour, or a seek names a
-    snapshot of another topic. Nothing was done."""
+    """The state of the model does not allow the request: a snapshot would expire within an hour, a seek names a
+    snapshot of another topic, or a fault is simulated. Nothing was done."""
 
     status = "FAILED_PRECONDITION"
 

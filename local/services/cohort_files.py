@@ -62,8 +62,8 @@ defs = dg.Definitions.merge(dg.Definitions(assets=[topic]), *(each.definitions()
 '''
 
 INSTANCE = """\
-# Two sensors of each pipeline wait until their tick is due, each in a thread. Readers of a backlog (`tidemark/why`) are
-# at work for up to an hour: one run of them at a time leaves the other slot to the windows of all pipelines.
+# Two sensors of each pipeline wait until their tick is due, each in a thread. Runs that read a backlog (tag
+# `tidemark/why`) take up to an hour: with only one at a time, the other slot is left for the windows of all pipelines.
 sensors: {{use_threads: true, num_workers: {workers}}}
 run_coordinator:
   module: dagster

@@ -4,8 +4,8 @@ then refused.
 A process that tracks or lands writes the record once, before its first write to the lake, unless a living `tidemark up`
 has written it. Later, the newest entry of the tracking log shows that the owner is alive. Ownership is only advisory:
 two simultaneous starts or a changed clock may cause a wrong refusal or two writing pipelines, but never the loss of a
-message. A lake whose log has entries is never taken over by a pipeline of another topic: the log would seem to know
-messages that only the other topic had at that time.
+message. A lake whose log has entries is never taken over by a pipeline of another topic, because these entries count
+messages that only the old topic had.
 """
 
 import logging
@@ -89,7 +89,7 @@ class Ownership:
             while not self._is_stated:
                 there, generation = self._notes.found(OWNER.key)
                 if not self._stands(there):
-                    self._log.newest()  # in a lake whose log this version cannot read, nothing is written
+                    self._log.newest()  # raises if this version cannot read the log, before anything is written
                     try:
                         self._notes.replace(OWNER.key, self._own(), generation)
                     except ObjectReplaced:

@@ -346,8 +346,8 @@ def reasons(lines: list[str]) -> list[str]:
 def shortened(log: Path) -> int:
     """If a log is larger than LOG_BYTES, keep only the lines of its last half. Return the number of bytes dropped.
 
-    The service keeps the log open for appending, so the file must stay the same. Lines that it writes meanwhile may be
-    dropped or stand before earlier ones.
+    The service keeps the log open for appending, so the file is rewritten in place. Lines that the service writes
+    meanwhile may be dropped or precede earlier ones.
     """
     with log.open("a+b") as file:
         if (size := file.seek(0, 2)) <= LOG_BYTES:

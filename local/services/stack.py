@@ -40,8 +40,8 @@ GIVES_MEMORY_BACK = {
     "_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0",
 }
 """Environment variables that make Dagster's processes return memory after a tick. By default, each memory arena of
-glibc and of jemalloc, which the Delta library uses (both have several per core), and each thread's pool in Arrow would
-keep as much memory as the largest tick needs. The fixed threshold makes glibc return large arrays at once."""
+glibc and of jemalloc (the allocator of the Delta library), several per core, and each thread's pool in Arrow would keep
+as much memory as the largest tick needs. The fixed threshold makes glibc return large arrays at once."""
 
 LISTEN_AT = "TIDEMARK_METRICS__LISTEN"
 """The environment variable that sets `metrics.listen`."""
@@ -230,7 +230,7 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
             "JAVA_HOME": str(java_home()),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_NO_DAEMONIZE": "1",
-            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),  # for what runs in Python on it
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),  # for Python workers of the server
         },
         is_ready=lambda: listens("127.0.0.1", port),
         ready_within_seconds=120,

@@ -32,7 +32,7 @@ class ServiceState:
 
 
 def up_state(settings: Settings) -> tuple[ProcessName | None, list[ServiceState]]:
-    """Return the process of the `tidemark up` with these settings, None if it is not running, and the services that it
+    """Return the process of the `tidemark up` with these settings (None if it is not running), and the services that it
     has started. Raises NewerFormat."""
     noted, serves = noted_in(settings.dagster.state_folder), _probes(settings)
     services = []
@@ -67,7 +67,7 @@ def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> Non
     supervisor = Supervisor(folder, clock, say)
     supervisor.take_over()
     supervisor.stop()
-    say("stopped what an earlier `tidemark up` had left behind")
+    say("stopped the services that an earlier `tidemark up` left running")
 
 
 def _wait(owner: ProcessName, folder: Path, clock: Clock, say: Callable[[str], None]) -> None:

@@ -129,7 +129,7 @@ def test_stop_without_anything_to_stop_is_well_and_ends_what_a_killed_one_has_st
     noted_file(house.state).write(Noted())
     stopped = house.here("up", "--stop")
     assert (stopped.code, stopped.err) == (0, "")
-    assert "stopped what an earlier `tidemark up` had left behind" in stopped.out
+    assert "stopped the services that an earlier `tidemark up` left running" in stopped.out
     assert json.loads(file.read_text())["ended"] is not None
     assert not (house.state / STATE_FILE).exists()
 

@@ -27,7 +27,7 @@ def test_a_folder_with_files_of_others_is_refused_and_keeps_them(tmp_path: Path)
     overriding = {"TIDEMARK_LAKE__URI": "file:prod", "tidemark_pubsub__topic": "prod", "PUBSUB_EMULATOR_HOST": "a:1"}
     said = said_here(tmp_path, ("demo", "--folder", "."), {**os.environ, **overriding})
     assert (said.code, "has files that are not a demonstration's" in said.err, kept.exists()) == (1, True, True)
-    assert f"{', '.join(sorted(overriding))} are ignored" in " ".join(said.out.split())
+    assert f"its own settings: {', '.join(sorted(overriding))}" in " ".join(said.out.split())
 
 
 def test_the_current_folder_is_emptied_and_keeps_its_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

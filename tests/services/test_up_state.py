@@ -108,7 +108,7 @@ def test_what_a_killed_one_has_left_is_told_and_ended(up: Up) -> None:
     up.stop()
     assert up.said == [
         f"stopping Spark Connect (process {left.process.process}), left over from an earlier start",
-        "stopped what an earlier `tidemark up` had left behind",
+        "stopped the services that an earlier `tidemark up` left running",
     ]
     assert not is_alive(left.process.process)
     assert not (up.settings.dagster.state_folder / STATE_FILE).exists()
@@ -132,7 +132,7 @@ def test_a_paused_process_is_not_ready_and_one_that_got_the_number_of_a_noted_on
         up.stop()
         assert is_alive(innocent.pid)
         innocent.kill()
-    assert up.said == ["stopped what an earlier `tidemark up` had left behind"]
+    assert up.said == ["stopped the services that an earlier `tidemark up` left running"]
 
 
 def test_one_that_does_not_end_is_said_with_what_to_do(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
