@@ -121,7 +121,7 @@ LOOPBACK = "localhost,127.0.0.1,::1"
 
 def adapt_environment() -> None:
     """Set environment variables for this process and its children. gRPC then reaches servers on this machine directly,
-    not by the proxy in `$http_proxy`. A JVM then opens paths with non-ASCII letters even in the locale C."""
+    not through the proxy in `$http_proxy`. A JVM then opens paths with non-ASCII letters even in the locale C."""
     if (direct := os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "") != "*":
         os.environ["no_proxy"] = f"{direct},{LOOPBACK}".lstrip(",")
     if os.environ.get("LC_ALL") in ("C", "POSIX"):
@@ -138,7 +138,7 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller closed it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 for as long as the process lives
-        getattr(sys, name).reconfigure(errors="backslashreplace")  # for what the terminal's encoding lacks
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # for characters outside the terminal's encoding
     when_stopped(signal.default_int_handler)
     code = run_command(sys.argv[1:])
     # The interpreter's own shutdown aborts if one of Arrow's read-ahead threads still calls into Python.
@@ -174,7 +174,7 @@ def run_command(arguments: Sequence[str]) -> int:
         error.message = printable(error.message)
         rich_format_error(error)
         return error.exit_code
-    except typer.Abort:  # by the end of the input to a question
+    except typer.Abort:  # the input ended before an answer
         print("Aborted.", file=sys.stderr)
     except TidemarkError as error:
         print("tidemark:", printable(str(error), keep="\n"), file=sys.stderr)

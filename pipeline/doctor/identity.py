@@ -60,7 +60,7 @@ identity."""
 
 
 class Need(NamedTuple):
-    """A permission, and what it is needed for."""
+    """A permission, and its purpose."""
 
     permission: Permission
     why: str
@@ -87,10 +87,10 @@ OBJECTS = (
 LARGE_FILES = (Need(IN_PARTS, "write a large file in parts"), Need(BREAK_OFF, "remove the parts of an unfinished file"))
 
 LEASES = Need(LOOK, "read how long a message is leased; without it, one minute is assumed")
-LEFT_BEHIND = on_project("pubsub.snapshots.list", "find what a crash during a reading left behind")
+LEFT_BEHIND = on_project("pubsub.snapshots.list", "find snapshots that a crash during a reading left behind")
 READING = (*SNAPSHOTS, METRICS, SCHEMA, *OBJECTS)
 PULLING = (LEASES, *READING)
-"""READING is needed to read backlogs and to write the lake, and PULLING by parts that also pull messages."""
+"""READING has the needs of parts that read backlogs and write the lake, PULLING those of parts that also pull."""
 
 NEEDS: dict[Component, tuple[Need, ...]] = {
     Component.TRACKER: (

@@ -3,7 +3,7 @@ exceeded quotas.
 
 `testIamPermissions` tells which permissions are granted, and needs no permission itself. A server without this call,
 such as an emulator, checks no permissions. The pipeline may not read the limit of a quota, so only exceeded quotas are
-reported. A metric of Cloud Monitoring records them.
+reported, from a metric of Cloud Monitoring.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

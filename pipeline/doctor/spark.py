@@ -72,8 +72,8 @@ def check_spark(setup: Setup) -> Iterator[Statement]:
         host, _ = host_and_port(spark.remote)
         if host != "localhost":
             yield broken(
-                f"spark.remote = {named!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
-                "with another name the client requires TLS"
+                f"spark.remote = {named!r}: for the server that `tidemark up` starts, write sc://localhost:PORT; "
+                "with another name, the client requires TLS"
             )
             return
         yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")

@@ -212,8 +212,8 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
 
 
 def in_order(decisions: Iterable[Decision]) -> list[Decision]:
-    """Return the decisions of a log in order of time. If the clock was set back, leave out each decision whose time is
-    not before that of a decision written after it."""
+    """Return the decisions of a log in order of time. If the clock was set back, leave out each decision that is not
+    earlier than a decision written after it."""
     found = list[Decision]()
     for one in decisions:
         while found and found[-1].at >= one.at:

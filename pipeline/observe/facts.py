@@ -209,7 +209,7 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
     - `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including messages pulled on Spark.
     """
     decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
-    now = now if decision is None else max(now, decision.at)  # it may have been made after `now`, while all was read
+    now = now if decision is None else max(now, decision.at)  # it may be newer than `now`, because reads take time
     readings = {} if decision is None else {"base": decision.base, "tracking": decision.tracking}
     used = {f"{name}_last_day": value for name, value in asdict(state.account.last_day(now)).items()}
     left_out = ("seconds", "landed") if attach else ("seconds",)

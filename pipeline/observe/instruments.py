@@ -50,7 +50,7 @@ counter, histogram, gauge = (partial(Instrument, kind) for kind in (Kind.COUNTER
 WATERMARK_AGE = gauge(
     "tidemark.watermark.age",
     "s",
-    "Time by which the watermark is behind the clock. Before the first one, the time since tracking began. Absent "
+    "Time by which the watermark is behind the clock. Without a watermark, the time since tracking began. Absent "
     "before the first message.",
 )
 WATERMARK_MAX_AGE = gauge("tidemark.watermark.max_age", "s", "The setting `checks.max_watermark_age`, for comparison.")

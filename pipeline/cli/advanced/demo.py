@@ -37,13 +37,13 @@ def demo(
     asked = {"streams": streams, "backlog": backlog, "live": live, "idle_timeout": idle_timeout}
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     try:
-        from tidemark.local.demo import script  # needs DuckDB, which only the demonstration does
+        from tidemark.local.demo import script  # imports DuckDB, which only the demonstration needs
     except ModuleNotFoundError as error:
         raise ToolMissing(
             f"the demonstration needs {error.name}, which is not installed: run "
             "`pip install 'tidemark-pubsub[demo]'`, and try again"
         ) from error
-    from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+    from tidemark.local.demo.shapes.all_shapes import SHAPES  # imports fastavro
 
     source = SyntheticSource(jitter=timedelta(seconds=8), shape=SHAPES[shape])
     where = script.IN_THE_FOLDER

@@ -49,7 +49,7 @@ def pubsub(
     if seed is None:
         seed = random.randrange(1 << 32)  # noqa: S311 no secret
     faults = faults_of(fault or [], LIKE_THE_SERVICE if like_the_service else Faults())
-    first_id = to_us(SystemClock().now())  # the lake knows messages by their ids, also those from before a restart
+    first_id = to_us(SystemClock().now())  # the lake identifies messages by id, so a restart must not reuse ids
     model = PubSubModel(rng=random.Random(seed), faults=faults, first_id=first_id)  # noqa: S311 likewise
     drawn = f"; faults are drawn from seed {seed}" if faults != Faults() else ""
     try:
@@ -57,7 +57,7 @@ def pubsub(
             print(f"tidemark pubsub: ready at {address}; all data is lost when it stops{drawn}", flush=True)
             while not Event().wait(WAKES_EVERY_SECONDS):
                 pass
-    except KeyboardInterrupt:  # Ctrl-C and SIGTERM are how it ends
+    except KeyboardInterrupt:  # by Ctrl-C or SIGTERM
         return
 
 

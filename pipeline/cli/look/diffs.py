@@ -145,7 +145,7 @@ def _corrections(
 
 
 def _key(at: Here, table: str | None, text: str) -> str:
-    """Return the key of a window of `table`, given by its key or by a time in it. The form of a key is all that is
+    """Return the key of a window of `table`, given by its key or by a time in it. Only the form of a key is
     checked, because a custom table may have had windows of any length."""
     with suppress(ValueError):
         datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)

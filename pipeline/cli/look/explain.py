@@ -98,9 +98,9 @@ def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal
         return
     which = "one of them is the pin" if pins else "none of them is the pin"
     terminal.print(
-        f"\n[bold]Rejected payloads[/]\n{sum(rejected.values()):,} of the examined messages are "
-        f"in quarantine because of their payload, and {which}. Such a message holds the watermark "
-        "until base has acknowledged it and it has left the band, unless its lag exceeds the band:"
+        f"\n[bold]Rejected payloads[/]\nExamined messages in quarantine because of their payload: "
+        f"{sum(rejected.values()):,}; {which}. Unless its lag exceeds the band, such a message holds the "
+        "watermark until base has acknowledged it and it has left the band:"
     )
     rows = ((stream, rejected[stream], pins.get(stream, 0)) for stream in islice({**pins, **rejected}, NAMED))
     terminal.print(columns("stream", right=["messages", "at the pin"], rows=rows, gap=2))

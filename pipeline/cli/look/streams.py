@@ -90,7 +90,7 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
     terminal.print(table)
     if behind:
         terminal.print(
-            f"{len(behind)} of these windows have no stream_status, or an outdated one, from {behind[0]} to "
+            f"windows without an up-to-date stream_status: {len(behind)}, from {behind[0]} to "
             f"{behind[-1]}; `tidemark repair --recompute --from {behind[0]} --to {behind[-1]}` recomputes them"
         )
 

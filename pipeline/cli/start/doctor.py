@@ -102,7 +102,7 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
     terminal.print(f"publishing and pulling are charged as {charged}: {facts.dollars:.6f} dollars at list price")
     warn(terminal, *(f"{row.fact}: {row.then}" for row in table_rows if row.then))
     for name in facts.swept:
-        terminal.print(f"removed what a killed measurement had left behind: {safe(name)}", soft_wrap=True)
+        terminal.print(f"removed a leftover of a killed measurement: {safe(name)}", soft_wrap=True)
     aside = " (on a busy topic, delays may be larger than measured here):" if found else ": none"
     terminal.print(f"\nderived settings{aside}")
     for section, settings in groupby(found, key=lambda one: one.section):

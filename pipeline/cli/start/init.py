@@ -54,7 +54,7 @@ def init(
     files = {name: own_files.installed_text(name) for name in (own_files.SETTINGS, *of_dagster)}
     settings = files[own_files.SETTINGS]
     if shape is not ShapeName.JSON:
-        from tidemark.local.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+        from tidemark.local.demo.shapes.all_shapes import SHAPES  # imports fastavro
 
         settings = own_files.with_message(settings, SHAPES[shape].settings)
         files |= SHAPES[shape].files
@@ -66,7 +66,7 @@ def init(
 
 
 def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
-    values = values if ports is None else {"listen": LISTEN, **values}  # so that two projects have a page each
+    values = values if ports is None else {"listen": LISTEN, **values}  # so that each project has its own page
     written = {
         name: own_files.with_values(content, values) if name.endswith(".toml") else content
         for name, content in files.items()

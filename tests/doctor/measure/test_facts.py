@@ -186,7 +186,7 @@ def test_it_prints_table_calls_and_what_follows_also_as_json(tmp_path: Path, mon
     assert any(line.split()[:2] == ["a", "filter"] and line.rstrip().endswith("differs") for line in lines)
     assert "warning a filter: leave pubsub.filter empty: both subscriptions must get the same messages" in lines
     assert any(line.split()[:1] == ["create_snapshot"] for line in lines)
-    assert "removed what a killed measurement had left behind: left" in lines
+    assert "removed a leftover of a killed measurement: left" in lines
     assert lines[lines.index("[watermark]") + 1].startswith('slack = "')
     assert "is an emulator, so the results do not apply" in lines[-1]
     assert file.read_text() == before
