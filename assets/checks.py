@@ -149,7 +149,7 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
         description=(
             f"late heartbeats: {found.total} of {counted(found.rows, 'row')} ({found.share:.3%}) with event times "
             f"since {iso(found.since)}; late copies: {found.copies}; `tidemark tune` says which band would have been "
-            "enough. Heartbeats landed by a requeue are included, whatever the band"
+            "enough. Late heartbeats that a requeue landed are included; no band prevents them"
         ),
         unknown=unknown_sentence("late", found.damaged),
         late=found.total,
@@ -229,7 +229,7 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
     waiting = "".join(f"; {printable(said)}" for one in lake.watch().came.values() if (said := one.waiting.sentence()))
     if found.reason is not None:
         mostly = (
-            f", the newest mostly as {found.reason}: {detail}. Fix [message] or the publisher; then "
+            f"; most of the newest as {found.reason}: {detail}. Fix [message] or the publisher; then "
             "`tidemark quarantine --requeue` lands what passes"
         )
     return verdict(
@@ -250,7 +250,7 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
 def fields_present(look: CheckInput) -> dg.AssetCheckResult:
     """Find the fields of `[message.fields]` that are null in every heartbeat of the last hour. A field is null if the
     payload lacks it, or if its value is not of the configured kind."""
-    # A warning, since the heartbeats land all the same, with their payloads.
+    # A warning, since the heartbeats land anyway, with their payloads.
     names = look.lake.settings.message.kinds
     rows, fields = read_null_fields(look.lake.of(look.user).heartbeats(), names, look.now - RECENT)
     description = f"each of the {len(names)} compared fields has values in the {rows} rows of the last hour"
@@ -259,7 +259,7 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
     elif fields:
         description = (
             f"{'; '.join(field.sentence() for field in fields)}: absent, null, or not of the "
-            "configured kind. Fix [message.fields] or the publisher; `tidemark try` shows what samples have"
+            "configured kind. Fix [message.fields] or the publisher; `tidemark try` shows the fields of samples"
         )
     return verdict(
         passed=not fields,
@@ -292,7 +292,7 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
 
 
 def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
-    """Evaluate the check `subscriptions`. A missing permission only gives a warning. If Pub/Sub is unreachable, return
+    """Evaluate the check `subscriptions`. A missing permission only causes a warning. If Pub/Sub is unreachable, return
     nothing, because the landing and tracking ticks already report this."""
     try:
         return [subscriptions.evaluate(look)]
@@ -318,7 +318,7 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
     else:
         stands = f"the watermark {iso(watermark)} is {rough(age)} behind the clock"
     description = (
-        f"{stands}; {rough(bound)} are allowed by checks.max_watermark_age. `tidemark explain` says what holds it"
+        f"{stands}; checks.max_watermark_age allows {rough(bound)}. `tidemark explain` says what holds it"
     )
     if standing:
         description = f"{standing}; {description}"

@@ -30,7 +30,7 @@ class Pipeline:
         `dg.Definitions.merge` to combine them with your definitions.
 
         All names begin with the pipeline's name. Sensors and schedules are on by default. Each job has its own
-        executor, and your project's executor is left alone. Call this method only once, because each call creates
+        executor, and your project's executor is not changed. Call this method only once, because each call creates
         new caches.
         """
         from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
@@ -101,7 +101,7 @@ def pipeline(
     the key of your own asset that stands for the topic; pipelines that read the same topic share it.
 
     The pipeline's name is `name`, else `dagster.name` in the file, else `tidemark`. With `name="orders"`, the variables
-    that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. The commands do not know `name`, so set
+    that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Commands cannot see `name`, so set
     `dagster.name` instead if you use them. Each pipeline needs its own subscriptions and lake. Raises InvalidSettings.
     """
     from tidemark.resources.json_logs import log_as  # structlog: a tenth of a second

@@ -65,7 +65,7 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
         if probe.exitcode:
             logger.warning(
                 "the definitions use Polars or Delta tables while they are imported. A forked run would hang, so each "
-                "run is a new process, which starts seconds later. Use them in functions, such as those of assets"
+                "run is a new process, which starts seconds later. Use them only in functions, such as those of assets"
             )
         else:
             setattr(self, STARTS, forks)

@@ -28,7 +28,7 @@ _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 
 @contextmanager
 def ids_in_logs(**ids: str) -> Iterator[None]:
-    """Within this block, add these ids to all that this thread logs as JSON, except through Dagster's own loggers."""
+    """Within this block, add these ids to all JSON lines that this thread logs, except by Dagster's own loggers."""
     before = _ids.set({**(_ids.get() or {}), **ids})
     try:
         yield
@@ -47,7 +47,7 @@ def log_as(chosen: LogSettings) -> None:
     # Dagster sets up handlers for these loggers.
     rest.addFilter(lambda record: record.name.partition(".")[0] not in ("dagster", "dagster-webserver"))
     root.addHandler(rest)
-    # Ticks and runs log to a console logger that Dagster creates, and for which it has no setting.
+    # Ticks and runs log to a console logger that Dagster creates without a setting for its format.
     for console in ("console_of_ticks", "console_of_runs"):
         private.replace(console, json_console)
 

@@ -76,7 +76,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self.tracking_log("run").newest().watermark
 
     def watch(self) -> BacklogWatch:
-        """Return what this process has observed of the progress of both backlogs."""
+        """Return this process's observations of the progress of both backlogs."""
         return self.kept.get("watch", BacklogWatch)
 
     def signals(self, user: str) -> Sequence[WatermarkObject]:

@@ -46,7 +46,7 @@ def exempt_from_collection() -> None:
 def return_free_memory() -> None:
     """Start a thread that regularly returns glibc's free memory to the system. Does nothing with another C library.
 
-    By itself, glibc returns only what is free at the end of an arena. So after each backlog or check that needed more
+    By itself, glibc returns only free memory at the end of an arena. So after each backlog or check that needed more
     memory than any before, the process would keep most of it.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

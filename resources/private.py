@@ -1,4 +1,4 @@
-"""Dagster's private classes and functions that tidemark uses, grouped by what stops working without them.
+"""Dagster's private classes and functions that tidemark uses, grouped by the consequence of lacking them.
 
 An attribute of this module, such as `private.WorkerStatus`, is imported from Dagster on first use. No other module
 imports a private name of Dagster.

@@ -24,7 +24,7 @@ from tidemark.resources.memory import load_revisions_once
 
 HOST = "127.0.0.1"
 CONNECTIONS_END_WITHIN_SECONDS = 4
-"""Maximum time for which open pages delay the end of the server."""
+"""Maximum time that open pages delay the server's end."""
 
 WORKSPACE = "workspace.yaml"
 LIVE_DATA_EVERY_MS, STATEMENT_MS, POOL_SECONDS, POOL_OVERFLOW = 2000, 15_000, 3600, 20

@@ -115,7 +115,7 @@ class WindowsAsset:
         and all of its windows with heartbeats are computed. Then it is a materialization, so that downstream assets
         read only complete partitions.
 
-        A run that ends between its commit and its events reports nothing. Therefore, a partition beside those of this
+        A run that ends between its commit and its events reports nothing. Therefore, a partition next to those of this
         run is also reported if it is complete and Dagster has no materialization of it. Partitions older than
         `housekeeping.dagster_runs` are left out, because housekeeping may have deleted their materializations."""
         index = cache(lambda: self.index(lake).update())  # most runs complete no partition, and do not need it

@@ -33,7 +33,7 @@ Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
 def tags_of(settings: Settings) -> dict[str, str]:
     """Return the tags of this pipeline's jobs and their runs: the pipeline's identity (derived from the lake's
-    address), the time limit of a run, and the tag against Dagster's own retries, because the sensors retry runs."""
+    address), the time limit of a run, and a tag that turns off Dagster's retries, because the sensors retry."""
     return {
         PIPELINE: pipeline_tag(settings.lake.uri),
         dg.MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS),

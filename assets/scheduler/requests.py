@@ -34,7 +34,7 @@ LOOK_EVERY = timedelta(minutes=1)
 """Interval between two checks for due windows, while the last check found none and no further window closes."""
 
 CHOOSE_WITHIN_SECONDS = 15.0
-"""Maximum time for which a tick waits for the choice of windows. Dagster ends a tick after 60 s."""
+"""Maximum time that a tick waits for the choice of windows. Dagster ends a tick after 60 s."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ FIRST, GROWTH = 48, 4
 number grows from run to run."""
 
 PATIENCE = timedelta(minutes=1)
-"""Maximum time for which older windows wait. After this time, they get a run with the minimum time budget, even if live
+"""Maximum time that older windows wait. After this time, they get a run with the minimum time budget, even if live
 windows are due or about to close."""
 
 FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
@@ -150,7 +150,7 @@ def room_for_older(
     - `at_once` is the maximum number of runs at the same time. If it is 1, a run over older windows must fit before the
       next live window closes. Once the older windows have waited for PATIENCE, they get a short run in any case. If
       `at_once` is larger, one run is reserved for live windows.
-    - `waited` is the time for which older windows have waited.
+    - `waited` is the time that older windows have waited.
     - `ended` are ended runs, newest first. The size of the new run is estimated from them.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)

@@ -1,4 +1,4 @@
-"""Metrics of runs: which runs have ended, and what runs have landed and tracked. The code server reports these metrics,
+"""Metrics of ended runs, and of the messages that runs have landed and tracked. The code server reports these metrics,
 because a run's process ends before its metrics could be scraped."""
 
 from collections import Counter, deque
@@ -85,7 +85,7 @@ class EndedRuns:
 
     def _new(self, runs: Runs, now: datetime) -> list[EndedRun]:
         after = None if self.since is None else min(self.since, now) - OVERLAP  # the clock may have been set back
-        found = runs.updated(FINISHED, RUNS_AT_ONCE + len(self.known), after)  # OVERLAP may hold all that are known
+        found = runs.updated(FINISHED, RUNS_AT_ONCE + len(self.known), after)  # all known runs may lie in OVERLAP
         new = [record for record in found if record.dagster_run.run_id not in self.known]
         self.known.extend(record.dagster_run.run_id for record in new)
         self.since = min(max([self.since or EPOCH, *(record.update_timestamp for record in found)]), now)

@@ -31,7 +31,7 @@ LANDS_BEFORE = timedelta(seconds=1)
 has just landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
-"""Maximum time for which a tracking tick waits for an unfinished landing tick. If `watermark.tick` is short, Dagster's
+"""Maximum time that a tracking tick waits for an unfinished landing tick. If `watermark.tick` is short, Dagster's
 daemon may start the landing tick too late to finish first."""
 
 RunAndEvents = tuple[Request, Sequence[dg.AssetMaterialization]]

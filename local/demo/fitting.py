@@ -27,7 +27,7 @@ STREAMS, BEATS = 12, 12
 schema revision."""
 
 PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
-"""The settings of `[message]` from which messages of the JSON shape take the names of their attributes."""
+"""The settings of `[message]` that name the attributes of messages of the JSON shape."""
 
 
 def shape_for(message: MessageSettings, name: ShapeName) -> Shape:

@@ -27,7 +27,7 @@ BYTES_PER_PULL = 10_000_000
 """An answer ends with the message that brings its size to this number of bytes."""
 
 LONGEST_WAIT_SECONDS = 90.0
-"""Maximum time for which a pull waits for messages."""
+"""Maximum time that a pull waits for messages."""
 
 STREAM_SILENCE_SECONDS = 5.0
 """Interval at which a streaming pull without messages sends an empty answer. The Java client closes a stream that is
@@ -189,7 +189,7 @@ class SubscriberService(Service):
         delivered = self._look(request, context)
         if not delivered and not request.return_immediately and self._shared.waiting < PULLS_WAIT_AT_MOST:
             self._shared.waiting += 1
-            context.add_callback(self._shared.wake)  # the caller may go
+            context.add_callback(self._shared.wake)  # the caller may hang up
             try:
                 delivered = self._wait(request, context)
             finally:
@@ -229,7 +229,7 @@ class SubscriberService(Service):
                 self._shared.waiting -= 1
 
     def _follow(self, requests: Iterable[Any], subscription: str, refused: list[ModelError]) -> None:
-        """Apply the acknowledgements and lease changes in the requests of a stream, until the caller goes."""
+        """Apply the acknowledgements and lease changes in the requests of a stream, until the caller hangs up."""
         with suppress(grpc.RpcError):
             for request in requests:
                 with self._shared.changed:

@@ -83,5 +83,5 @@ def heap_flags() -> list[str]:
     of the heap for new objects. At every pull, the emulator copies its undelivered messages to new objects. With the
     JVM's defaults, a backlog of 400,000 messages therefore drains at a third of the speed."""
     heap_mb = min(6144, psutil.virtual_memory().total // 4 >> 20)
-    huge = ["-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseTransparentHugePages"]  # only Linux knows the second
+    huge = ["-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseTransparentHugePages"]  # only Linux has the second flag
     return ["-XX:+UseSerialGC", *huge, f"-Xmx{heap_mb}m", f"-Xmn{heap_mb // 2}m"]

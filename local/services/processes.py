@@ -223,7 +223,7 @@ class Supervisor:
             with self._going_on():
                 log.parent.mkdir(parents=True, exist_ok=True)
                 output = opened.enter_context(log.open("ab")).fileno()
-            # A session of its own: Ctrl-C at the terminal reaches only us, and we stop the services in order.
+            # In a new session, so that Ctrl-C reaches only this process, which stops the services in order.
             process = psutil.Popen(
                 list(spec.command),
                 cwd=spec.folder,

@@ -40,8 +40,8 @@ GIVES_MEMORY_BACK = {
     "_RJEM_MALLOC_CONF": "narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0",
 }
 """Environment variables that make Dagster's processes return memory after a tick. By default, each memory arena of
-glibc and of jemalloc (the allocator of the Delta library), several per core, and each thread's pool in Arrow would keep
-as much memory as the largest tick needs. The fixed threshold makes glibc return large arrays at once."""
+glibc and jemalloc (several per core) and each thread's pool in Arrow would keep as much memory as the largest tick
+needs. The Delta library uses jemalloc. The fixed threshold makes glibc return large arrays at once."""
 
 LISTEN_AT = "TIDEMARK_METRICS__LISTEN"
 """The environment variable that sets `metrics.listen`."""
@@ -176,7 +176,7 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
 
 def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
     """Run the program `dagster` until it ends. If it fails, raise ServiceFailed with the message `otherwise` and the
-    end of its stderr. It has a session of its own, so Ctrl-C does not reach it and cannot make it fail."""
+    end of its stderr. It runs in a separate session, so that Ctrl-C cannot make it fail."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "dagster"), *arguments],
         cwd=home,

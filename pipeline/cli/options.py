@@ -51,7 +51,7 @@ NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Parse a time with its time zone. `otherwise` says in the error message what other texts are, such as `not a
+    """Parse a time with its time zone. `otherwise` describes other texts in the error message, such as `not a
     time`."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()

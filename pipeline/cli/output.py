@@ -30,8 +30,8 @@ FILE_WIDTH = 150
 
 
 class QuietConsole(Console):
-    """A console that prints nothing. Unlike Rich's quiet console, it does not render what it is given, which takes a
-    millisecond per message."""
+    """A console that prints nothing. Unlike Rich's quiet console, it skips the rendering, which takes a millisecond
+    per message."""
 
     def print(self, *_: Any, **__: Any) -> None:
         """Print nothing."""
@@ -181,7 +181,7 @@ def print_rows(
 
 
 def write_text(file: Path, text: str, what: str, named_by: str) -> None:
-    """Write `text` to the file that was given with the option `named_by`. `what` says what the text is, for the error
+    """Write `text` to the file that was given with the option `named_by`. `what` names the text in the error
     message. Raises TidemarkError."""
     try:
         file.write_text(text, encoding="utf-8")

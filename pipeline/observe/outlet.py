@@ -89,7 +89,7 @@ def check_libraries(chosen: MetricsSettings) -> None:
 
 def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "ProcessOutlet":
     """Return this process's outlet for these settings. The first call creates the outlet. Further calls may add host
-    names to which the port accepts requests (`allowed_hosts`)."""
+    names that the port accepts in requests (`allowed_hosts`)."""
     with _lock:
         key = _key(chosen)
         if key not in _open:

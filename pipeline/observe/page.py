@@ -56,8 +56,8 @@ MOST_RECENT = 12_000
 """Maximum number of decisions that the page keeps, 2 KB each: those of 33 hours with ticks of 10 s."""
 
 FOLLOWS_FOR = timedelta(minutes=5)
-"""Maximum time between two reads of the tracking log for which the second one reads all entries since the first. After
-a longer time, the page starts again from the log's newest entries, which is cheaper."""
+"""If the last read of the tracking log is at most this old, the next one reads all entries since then. After a longer
+time, the page starts again from the log's newest entries, which is cheaper."""
 
 Found = TypeVar("Found")
 
@@ -125,7 +125,7 @@ class Page:
         self._settings = settings
         self._clock = clock
         self._recent: deque[Decision] = deque(maxlen=MOST_RECENT)
-        self._state, self._followed_at = WatermarkState(), EPOCH  # up to which entry the log was read, and when
+        self._state, self._followed_at = WatermarkState(), EPOCH  # after the last entry read, and the time of the read
         self._shown: tuple[int, DecisionRecord, WatermarkState] | None = None
         """The newest decision, the number of its entry, and the state before it."""
         self._lakes = [OpenLake(settings.lake, settings.message.kinds, clock) for _ in range(3)]
