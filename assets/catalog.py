@@ -105,8 +105,8 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
             settings,
             WATERMARK,
             f"No message with an event time below it will still {becomes}, if the disorder is at most the band. Each "
-            f"tick of the sensor `{tracking}` decides it from the histogram and from the oldest messages that are not "
-            "acknowledged on base and tracking. The metadata has the reason and the evidence.",
+            f"tick of the sensor `{tracking}` decides it from the histogram and from the oldest unacknowledged "
+            "messages of base and tracking. The metadata has the reason and the evidence.",
             uri=within(settings, "watermark.json"),
             kinds={"pubsub", "parquet"},
             deps=[TRACKING_HISTOGRAM, BASE_SUBSCRIPTION],

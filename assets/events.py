@@ -50,7 +50,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
     pinned_by = None
     if pin is not None:
         pinned_by = (
-            f"{counted(pin.count, 'message')} published at {pin.published_from.isoformat()}, the smallest event time "
+            f"{counted(pin.count, 'message')} published at {pin.published_from.isoformat()}; smallest event time: "
             f"{pin.min_event_time.isoformat()}"
         )
     metadata: dict[str, Any] = {

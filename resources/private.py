@@ -29,7 +29,7 @@ _EVENTS = "housekeeping does not delete Dagster's events of ticks"
 
 _BY_LOSS = {
     # Makes the UI show the partitions of a job over windows as in progress.
-    "the UI does not show the partitions of a running run as in progress": {
+    "the UI does not show the partitions of an unfinished run as in progress": {
         "AssetMaterializationPlannedData": "dagster._core.events:AssetMaterializationPlannedData"
     },
     # Dagster has no command that deletes events by age, and only an event log in SQL can be pruned. On SQLite, events
@@ -55,7 +55,7 @@ _BY_LOSS = {
         "DefaultRunLauncher._get_grpc_client_for_termination",
     },
     # The code server forks runs from a process that has imported the definitions, and ends within seconds.
-    "tidemark's code server does not start; use `dagster api grpc`, with which runs start more slowly": {
+    "tidemark's code server does not start; use `dagster api grpc`, whose runs start more slowly": {
         "DagsterApiServer": "dagster._grpc.server:DagsterApiServer",
         "served_module": "dagster._grpc.server:DagsterApiServer._loadable_target_origin",
         "starts_runs": "dagster._grpc.server:DagsterApiServer._mp_ctx",

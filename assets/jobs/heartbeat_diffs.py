@@ -66,8 +66,8 @@ def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDef
     """Define the job that computes `heartbeat_diffs` and `stream_status` for any closed windows."""
     assets = [WindowsAsset(settings, key, partitions) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)]
     about = (
-        "Computes the heartbeat diffs of closed windows, and which streams were silent in them. The sensors request "
-        "its runs, and so does `tidemark repair`."
+        "Computes the heartbeat diffs of closed windows, and which streams were silent in them. The sensors and "
+        "`tidemark repair` request its runs."
     )
     return windows_job(COMPUTE_WINDOWS, assets, partial(_compute, settings, partitions), about)
 

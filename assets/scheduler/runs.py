@@ -157,7 +157,7 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
     run that replaced it would wait in the same queue."""
     status = record.dagster_run.status
     if record.start_time is not None and now.timestamp() - record.start_time > LONGEST_RUN.total_seconds():
-        return f"it began more than {format_duration(LONGEST_RUN)} ago, longer than any run of tidemark takes"
+        return f"it began more than {format_duration(LONGEST_RUN)} ago, and no run of tidemark takes that long"
     if status is dg.DagsterRunStatus.STARTING and _last_heard(instance, record, now) < now - STARTS_WITHIN:
         return f"its launcher has not started it within {format_duration(STARTS_WITHIN)}"
     if status is dg.DagsterRunStatus.NOT_STARTED and _last_heard(instance, record, now) < now - SILENT_FOR:

@@ -246,7 +246,7 @@ def show_next_steps(folder: DemoFolder, console: Console) -> None:
     program = shown(started) if started.stem == "tidemark" else "tidemark"
     console.print("\nTo look closer, run:", style="bold")
     for command, why in (
-        ("explain", "why the watermark stands where it stands"),
+        ("explain", "why the watermark is where it is"),
         ("diffs --stream stream-00000 --limit 5", "the differences between one stream's heartbeats"),
         ("up", "the pipeline again, with Dagster's UI; Ctrl-C stops it"),
     ):
@@ -280,7 +280,7 @@ def _play(folder: DemoFolder, watch: LakeWatch, supervisor: Supervisor, scale: S
     watch.until(lambda report: report.landed.rows >= messages)
     landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()
     end = settings.windowing.containing(live_from + scale.live + BEFORE_A_WINDOW_ENDS).end - BEFORE_A_WINDOW_ENDS
-    say(f"LIVE for {rough(end - live_from)}: the backlog has landed after {landed_after:.0f} s")
+    say(f"LIVE for {rough(end - live_from)}: the backlog landed within {landed_after:.0f} s")
     watch.until(lambda _: clock.now() >= end)
     published, live_to = source.stop(), clock.now()
     if published is None or published.first_event_time is None or published.last_event_time is None:

@@ -197,7 +197,7 @@ class SubscriberService(Service):
         return pull_response(delivered)
 
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
-        """Yield answers with messages until the caller goes, and an empty one after STREAM_SILENCE_SECONDS of silence.
+        """Yield messages until the caller hangs up, and an empty answer after STREAM_SILENCE_SECONDS of silence.
 
         Unlike other methods, this method takes the lock itself. Later requests acknowledge messages and change leases.
         A refused request ends the stream in place of the next answer. Bounds on outstanding messages are ignored.

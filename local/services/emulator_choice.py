@@ -69,7 +69,7 @@ def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
     why = "the official emulator is not on this machine"
     try:
         jar = find_emulator_jar()
-        why = "no Java here runs the official emulator"
+        why = "no Java on this machine can run the official emulator"
         official = (str(find_java()), *heap_flags(), "-jar", str(jar))
     except ToolMissing:
         if wanted == "official":

@@ -113,7 +113,7 @@ class Ownership:
                     raise
                 self._say(
                     f"a silent pipeline owns this lake: {self.sentence(there)}. If it writes nothing within "
-                    f"{rough(there.tick)}, the lake is taken over"
+                    f"{rough(there.tick)}, this pipeline takes over the lake"
                 )
                 self._clock.sleep(there.tick.total_seconds())
 
@@ -186,9 +186,9 @@ class Ownership:
 
     def _tell(self, there: Owner | None, generation: int) -> None:
         if there is None and generation:
-            self._say(f"{self._notes.place(OWNER.key)} was damaged, and is written again")
+            self._say(f"{self._notes.place(OWNER.key)} was damaged: writing it again")
         elif there is not None and self.is_other(there):
-            self._say(printable(f"the lake is taken over from another pipeline: {self.sentence(there)}"))
+            self._say(printable(f"taking over the lake from another pipeline: {self.sentence(there)}"))
 
     def refusal(self, there: Owner) -> str:
         """Return a message that says why this pipeline is refused, and what to do."""

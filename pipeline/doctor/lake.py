@@ -162,7 +162,7 @@ def check_owner(setup: Setup) -> Iterator[Statement]:
     elif there is None:
         yield ok("no pipeline has written the lake yet")
     elif not ownership.is_other(there):
-        yield ok(f"the lake is this pipeline's: {ownership.sentence(there)}")
+        yield ok(f"this pipeline owns the lake: {ownership.sentence(there)}")
     elif life is Life.DEAD and not ownership.is_of_another_topic(there):
         yield warning(
             f"another pipeline wrote the lake, and has ended: {ownership.sentence(there)}. The next start of this "
@@ -270,7 +270,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Statement]:
     is_ours = "sqlite" in text and "TIDEMARK_DAGSTER_STORAGE" in text
     if is_ours and not storage.exists():
         yield ok(
-            f"Dagster's storage {storage} does not exist yet: `tidemark up` makes it. If your own Dagster runs this "
+            f"Dagster's storage {storage} does not exist yet: `tidemark up` creates it. If another Dagster runs this "
             "pipeline, set DAGSTER_HOME to its folder and run `tidemark doctor` again"
         )
         return

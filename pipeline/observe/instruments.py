@@ -101,13 +101,13 @@ TICK_DURATION = histogram(
     ("sensor", "result"),
 )
 SENSOR_SILENCE = gauge(
-    "tidemark.sensor.silence", "s", "Time since a sensor's last tick without an error ended.", ("sensor",)
+    "tidemark.sensor.silence", "s", "Time since a sensor's last successful tick ended.", ("sensor",)
 )
 SENSOR_INTERVAL = gauge("tidemark.sensor.interval", "s", "Configured interval of a sensor's ticks.", ("sensor",))
 SENSOR_FAILING = gauge(
     "tidemark.sensor.failing",
     "s",
-    "Time for which a sensor's ticks have failed, by the kind of the newest error. Absent if its ticks succeed.",
+    "Time since a sensor's ticks began to fail, by the kind of the newest error. Absent if its ticks succeed.",
     ("sensor", "error"),
 )
 RUNS = counter(

@@ -174,7 +174,7 @@ def test_an_earlier_or_unreadable_storage_of_dagster_is_broken_and_a_missing_one
     """The storage is that of the Dagster that runs the pipeline, which may be another one's."""
     monkeypatch.chdir(tmp_path)
     absent = {"dagster": sections.DagsterSettings(storage=str(tmp_path / "absent"))}
-    assert "`tidemark up` makes it. If your own Dagster runs this pipeline, set DAGSTER_HOME" in said(
+    assert "`tidemark up` creates it. If another Dagster runs this pipeline, set DAGSTER_HOME" in said(
         check_dagster_storage, Level.OK, **absent
     )
     assert said(check_state, Level.OK, **absent).startswith("`tidemark up`'s storage is the folder")

@@ -165,7 +165,7 @@ def test_an_owner_elsewhere_that_has_died_is_taken_over_within_two_minutes(place
     # Its last entry is young for a minute, from that of its clock on; then nothing comes for a tick.
     assert TICK <= seconds <= 2 * HEARD_LEAST.total_seconds()
     (said,) = place.said
-    assert said.startswith("the lake is taken over from another pipeline: tidemark (topic ")
+    assert said.startswith("taking over the lake from another pipeline: tidemark (topic ")
     assert place.owner().process == own_process()
 
 
@@ -235,7 +235,7 @@ def test_an_up_elsewhere_is_waited_for_until_it_is_known_whether_it_lives(place:
     assert place.clock.now() == at(BEGIN + 3600 + TICK)
     (said,) = place.said
     assert said.startswith("a silent pipeline owns this lake: tidemark (topic ")
-    assert said.endswith("If it writes nothing within 10s, the lake is taken over")
+    assert said.endswith("If it writes nothing within 10s, this pipeline takes over the lake")
 
 
 def test_an_up_that_ends_says_so_and_only_of_itself(place: Place, tmp_path: Path) -> None:
@@ -258,5 +258,5 @@ def test_a_damaged_note_is_said_and_written_again(place: Place, content: bytes) 
     place.process("orders").allow()
     place.process().state()
     (said,) = place.said
-    assert said == f"{place.lake.uri}/{NAME} was damaged, and is written again"
+    assert said == f"{place.lake.uri}/{NAME} was damaged: writing it again"
     assert place.owner().process == own_process()

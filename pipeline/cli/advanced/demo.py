@@ -18,7 +18,7 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 def demo(
     folder: Annotated[
-        Path, option("The folder for all files: new, empty, or an earlier demonstration's, which is deleted.")
+        Path, option("The folder for all files: new, empty, or from an earlier demonstration, which is deleted.")
     ] = Path("build/demo"),
     full: Annotated[bool, option("Play 10,000 streams, 20 minutes of outage and 3 minutes live.", "--full")] = False,
     streams: Annotated[int | None, option("The number of streams, each with a heartbeat every 30s.", min=1)] = None,

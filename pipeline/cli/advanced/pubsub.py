@@ -35,7 +35,7 @@ def pubsub(
         option(f"A fault to inject; repeat for more. Names: {', '.join(FAULT_NAMES)}.", metavar="NAME=VALUE"),
     ] = None,
     like_the_service: Annotated[
-        bool, option("Inject the faults of Google's service at its worst.", "--like-the-service")
+        bool, option("Inject the normal faults of Google's service, at a higher rate.", "--like-the-service")
     ] = False,
 ) -> None:
     """Serve tidemark's own Pub/Sub on loopback.

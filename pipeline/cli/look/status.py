@@ -180,7 +180,7 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
         (facts.get("windows_stale"), "`tidemark repair` recomputes stale windows, if the sensor `tracking` does not"),
         (facts.get("late") or facts.get("missed"), "`tidemark tune` says which band is enough"),
         (changed, "restart `tidemark up`, so that it reads the changed settings"),
-        (any(one != changed for one in failing), "read the failed run's or tick's log in Dagster's UI"),
+        (any(one != changed for one in failing), "read the log of the failed run or tick in Dagster's UI"),
         (facts.get("quarantined"), "`tidemark quarantine` shows why messages are rejected"),
         ("null_fields" in facts, "`tidemark try` shows what [message.fields] finds in a message"),
     )

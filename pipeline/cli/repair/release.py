@@ -177,7 +177,7 @@ def _show(preview: Preview) -> None:
     else:
         say(f"Base has acknowledged everything that was published before {oldest}")
     say(
-        f"Messages published from {iso(found.since)} to before {iso(found.before)}, in whole seconds, with one line "
+        f"Messages published from {iso(found.since)} on and before {iso(found.before)}, in whole seconds: one line "
         "per time range that may have outstanding messages. A message delivered to tracking twice counts twice."
     )
     table = columns("published", right=("tracked", "landed", "outstanding, at most", "earliest event time"), gap=2)

@@ -107,7 +107,7 @@ def repair(
     forget_damaged(surveyor.lake, own)
     if own:
         windows = counted(len(own), "damaged window")
-        say(f"removed {windows} of custom tables, for which the sensor `tables` requests new runs")
+        say(f"removed {windows} of custom tables; the sensor `tables` requests runs that compute them again")
     wanted = [window.key for stretch in survey.repairable for window in stretch]
     diffs = surveyor.lake.diffs()
     before = diffs.fence(wanted)

@@ -99,7 +99,7 @@ def show_measured(facts: Facts, table_rows: Sequence[Row], found: Sequence[Setti
     called = ((name, one.count, one.p50, one.largest) for name, one in facts.calls.items())
     terminal.print(columns("call", right=("count", "p50", "largest"), rows=called))
     charged = counted(facts.charged_bytes, "byte")
-    terminal.print(f"publishing and pulling are charged as {charged}: {facts.dollars:.6f} dollars at list price")
+    terminal.print(f"Pub/Sub charges {charged} for publishing and pulling: {facts.dollars:.6f} dollars at list price")
     warn(terminal, *(f"{row.fact}: {row.then}" for row in table_rows if row.then))
     for name in facts.swept:
         terminal.print(f"removed a leftover of a killed measurement: {safe(name)}", soft_wrap=True)

@@ -162,7 +162,7 @@ def _of_trace(
     terminal.print(facts_table(rows if out is None else {**rows, "decisions": out}))
     if extent.acknowledged_early:
         early = counted(extent.acknowledged_early, "message")
-        said = f"clocks disagree: {early} acknowledged before the publish time, and counted from the acknowledgement on"
+        said = f"clocks disagree: {early} acknowledged before the publish time; each counts from its acknowledgement on"
         warn(terminal, said)
     if trace.is_taken_for_utc:
         warn(terminal, "the trace's times have no time zone and were read as UTC")

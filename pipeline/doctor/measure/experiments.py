@@ -55,7 +55,7 @@ def measure(settings: PubSubSettings, clock: Clock, plan: Plan = PLAN, tell: Tel
         filtered = bench.optional("filtered", filter=f'attributes.{KIND} = "{KEPT}"')
         bare = bench.optional("bare", message_transforms=KEEP_METADATA)
         clock.sleep(plan.quiet.total_seconds())  # until all servers of Pub/Sub know the subscriptions
-        tell("redelivery: a message that is given back")
+        tell("redelivery: giving a message back")
         redelivery, oldest = bench.redelivered(held)
         tell("filter and transform")
         filter_found, transform = bench.filtered(filtered), bench.transformed(bare, seen)
