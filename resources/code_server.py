@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def end_with_lost_threads() -> None:
-    """End this process, a fork of the template, with status 1 if the template has threads that no fork has."""
+    """End this process, a fork of the template, with status 1 if the template has threads that a fork lacks."""
     names = Path(f"/proc/{os.getppid()}/task").glob("*/comm")
     sys.exit(any(LOST_BY_A_FORK.match(name.read_text()) for name in names))
 

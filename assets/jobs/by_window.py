@@ -144,7 +144,7 @@ class WindowsAsset:
         return next(held.without(computed, bounds), None) is None and sum(map(len, computed.within(bounds))) >= least
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
-        """In the run's partitions, find the windows that are computed already, or have a heartbeat in their interval or
+        """Return the windows of the run's partitions that are computed, or have a heartbeat in their interval or
         lookback. Windows before the retention boundary are left out, unless a partition has no others. For a partition
         that is wholly before the boundary, return at least its last window, so that `refuse_expired` refuses it. Raises
         WindowNotClosed if a partition is not closed, and LakeError."""
@@ -238,7 +238,7 @@ def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequenc
 
 
 def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.AssetMaterialization]:
-    """If `windows.corrections` is set, record the rows that changed in a table since the last call. If rows changed,
+    """Record the rows that changed in a table since the last call, if `windows.corrections` is set. If rows changed,
     yield a materialization of the asset `corrections`. A failure is only logged, because the windows are committed and
     the next run tries again."""
     if not lake.settings.windows.corrections:

@@ -81,7 +81,7 @@ class OlderWindows:
     """The state of older windows that one choice of windows passes to the next.
 
     `counted`: the numbers of the stale windows to recompute, and when the sensor `staleness` began to count them.
-    `waits_since`: since when older windows have waited for a run; None if none waits.
+    `waits_since`: the time since which older windows have waited for a run; None if none waits.
     `was_stale`: whether the last run over older windows was over stale ones.
     """
 
@@ -91,7 +91,7 @@ class OlderWindows:
 
     def stale(self, ended: Attempts, closed: range, now: datetime) -> Spans:
         """Return the closed stale windows that none of the runs in `ended` has computed since the count. Ignores
-        runs that ended after `now`: the clock was set back since."""
+        runs that ended after `now`, because the clock was set back."""
         counted, at = self.counted
         computed = (run.windows.within(closed) for run in ended if not run.failed and at < run.ended_at <= now)
         return Spans(*counted.without(Spans(*chain.from_iterable(computed)), closed))

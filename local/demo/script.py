@@ -72,8 +72,8 @@ BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
 """The source stops this long before a window's end. So the window of the last heartbeats ends soon after the stop."""
 
 PATIENCE = timedelta(minutes=8)
-"""Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed. The durations that the
-options ask for are added."""
+"""Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed. The durations in
+the options are added."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
@@ -111,7 +111,7 @@ class DemoFolder:
         self.summary = root / "summary.json"
 
     def refuse_foreign(self) -> None:
-        """Raise ServiceFailed if the folder has files, and they are not an earlier demonstration's."""
+        """Raise ServiceFailed if the folder has files that are not from an earlier demonstration."""
         is_earlier = self.config.is_file() and self.config.read_bytes().startswith(TEMPLATE.partition("\n")[0].encode())
         if not is_earlier and self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
             raise ServiceFailed(

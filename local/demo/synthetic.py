@@ -69,7 +69,7 @@ def publish(
     with `speed_up`, at that multiple of real time. Publishing ends when all messages are sent, or when `stop()` is
     true. `progress` is called with the number of confirmed messages and the publication time reached.
 
-    The truth file is readable however the run ends, and has every confirmed message. After Ctrl-C, it may lack the last
+    However the run ends, the truth file is readable and has every confirmed message, but Ctrl-C may lose the last
     request. If an answer was lost, the request is retried, and its messages may be on the topic twice, with different
     message ids. Raises PubSubUnreachable, SubscriptionMissing if the topic does not exist, PermissionMissing,
     LakeUnwritable for the truth file, and InvalidSettings.

@@ -123,7 +123,7 @@ class Attached:
         self.warn(found.dangers)
 
     def warn(self, sentences: Sequence[str]) -> None:
-        """Print these warnings, except those that the last call was given too."""
+        """Print the warnings that were not passed to the last call."""
         for sentence in sentences:
             if sentence not in self._warned:
                 _say(f"warning: {sentence}", self._clock.now())

@@ -39,7 +39,7 @@ def release(
 
     Releases messages that were published before a time and have not landed. Before it asks, the command compares
     tracking with the lake, and shows which messages are outstanding and where the watermark would move. A released
-    message is late when it lands. --json without --yes releases nothing.
+    message is late if it lands below the watermark. --json without --yes releases nothing.
     """
     at = here("release")
     now = at.clock.now()

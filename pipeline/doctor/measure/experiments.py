@@ -108,7 +108,7 @@ class Bench(ThrowAwayTopic):
         return RedeliveryFacts(abs(again.publish_time - first.publish_time)), first.publish_time
 
     def filtered(self, path: str | NotMeasured) -> FilterFacts | NotMeasured:
-        """Publish messages that pass the filter and as many that do not. Count how many of each kind are received."""
+        """Publish messages that pass the filter and as many others. Count how many of each kind are received."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"f", "attributes": {KIND: kind}} for kind in (KEPT, "other") * 10))
