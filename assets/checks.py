@@ -166,7 +166,7 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     """Count messages that base lost in the last hour: tracking received them, and base no longer has them, but they
     never landed. Possible causes: a seek forward, an expiry, or another consumer that acknowledges on base. Also count
     landed messages that tracking never received."""
-    # An error, since only a seek of base to before the loss brings the messages back.
+    # An error, since only a seek of base to a time before the loss brings the messages back.
     lake = look.lake.of(look.user)
     kept_from, keep = look.lake.kept_windows().heartbeats_from(), look.lake.settings.housekeeping.quarantine
     found = audit(lake, look.now - RECENT, kept_from, keep)

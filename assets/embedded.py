@@ -33,7 +33,7 @@ class Pipeline:
         executor, and your project's executor is not changed. Call this method only once, because each call creates
         new caches.
         """
-        from tidemark.assets.definitions import build_definitions  # Spark, Polars, Google's clients: a second or two
+        from tidemark.assets.definitions import build_definitions  # imports Spark and Polars: a second or two
 
         return build_definitions(self.settings, tables=self.tables, topic=self.topic)
 
@@ -104,7 +104,7 @@ def pipeline(
     that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Commands cannot see `name`, so set
     `dagster.name` instead if you use them. Each pipeline needs its own subscriptions and lake. Raises InvalidSettings.
     """
-    from tidemark.resources.json_logs import log_as  # structlog: a tenth of a second
+    from tidemark.resources.json_logs import log_as  # imports structlog: a tenth of a second
 
     settings = load_settings(Path(config), name=name)
     log_as(settings.logs)

@@ -7,7 +7,7 @@ gc.disable()  # modules and definitions are not garbage, and collecting takes a 
 import dagster as dg  # noqa: E402
 
 from tidemark.assets.definitions import build_definitions  # noqa: E402
-from tidemark.pipeline.lake.store import gcs  # noqa: E402, F401 (runs are forked from here, with what is imported)
+from tidemark.pipeline.lake.store import gcs  # noqa: E402, F401 (so that the forked runs have it imported)
 from tidemark.pipeline.settings import load_settings  # noqa: E402
 from tidemark.resources.json_logs import log_as  # noqa: E402
 from tidemark.resources.memory import exempt_from_collection  # noqa: E402

@@ -96,7 +96,7 @@ class WindowsAsset:
                     windows = self._windows_of_partitions(context, lake_of(context, settings))
                     yield _materialized(context, self.key, compute(context, windows))
             except dg.Failure as failure:
-                if is_ours and not failure.allow_retries:  # another failure is retried, since no sensor asks again
+                if is_ours and not failure.allow_retries:  # Dagster retries other failures, since no sensor does
                     context.instance.add_run_tags(context.run.run_id, {RETRY_ON_FAILURE: "false"})
                 raise
 

@@ -41,7 +41,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
         required_resource_keys=keys_of(settings, LAKE),
     )
     def watermark_tuning(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        from tidemark.pipeline.tuning.page import page_of, write_report  # a tenth of a second, for its templates
+        from tidemark.pipeline.tuning.page import page_of, write_report  # loads templates: a tenth of a second
 
         made_at, whole = SystemClock().now(), lake_of(context, settings).whole()
         with working(context):
