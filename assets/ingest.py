@@ -95,7 +95,7 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
                 context.instance.add_run_tags(context.run_id, {WHY_NOT: str(error)[:MOST_OF_A_TAG]})
                 raise
             log = lake.tracking_log("settling")
-            pubsub.spending().learn(log.catch_up())  # the log determines when this process may take readings
+            pubsub.spending().learn(log.catch_up())  # the usage and the readings in the log count too
             both = {Side.TRACKING: tracking, Side.BASE: base}
             rounds = Rounds(
                 settings=settings,

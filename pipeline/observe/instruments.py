@@ -100,9 +100,7 @@ TICK_DURATION = histogram(
     "Duration of a sensor's evaluation, including the wait until its tick was due. result: ok or error.",
     ("sensor", "result"),
 )
-SENSOR_SILENCE = gauge(
-    "tidemark.sensor.silence", "s", "Time since a sensor's last successful tick ended.", ("sensor",)
-)
+SENSOR_SILENCE = gauge("tidemark.sensor.silence", "s", "Time since a sensor's last successful tick ended.", ("sensor",))
 SENSOR_INTERVAL = gauge("tidemark.sensor.interval", "s", "Configured interval of a sensor's ticks.", ("sensor",))
 SENSOR_FAILING = gauge(
     "tidemark.sensor.failing",

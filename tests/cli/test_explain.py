@@ -155,9 +155,7 @@ def test_messages_that_were_rejected_for_their_payload_are_named_with_their_stre
     found = facts()
     assert found["rejected_payloads_by_stream"] == {"broken": 2, "other": 1}
     assert found["rejected_payloads_that_pin"] == {"broken": 1}
-    assert "Examined messages in quarantine because of their payload: 3; one of them is the pin" in (
-        said(run())
-    )
+    assert "Examined messages in quarantine because of their payload: 3; one of them is the pin" in said(run())
     assert "broken 2 1 other 1 0" in said(run())
     assert "rejected" not in said(run("--at", iso(at(40))))
 
