@@ -164,7 +164,7 @@ WORDS: Mapping[str, Callable[[Situation, Any], str]] = {
     "base": lambda s, _: iso(s.oldest_base),
     "less_slack": lambda s, _: _less_slack(s),
     "named": lambda s, _: iso(reading_of_a_message(s).oldest_unacked),
-    "near": lambda s, _: format_duration(s.policy.near_real_time),
+    "near": lambda s, _: format_duration(s.policy.near_real_time + s.policy.undecided),
     "backlog": lambda s, _: _age(known(s.tracking)),
     "ahead": lambda s, _: _ahead(s),
     "clock_ahead": lambda s, _: rough(s.clock_ahead or ZERO),

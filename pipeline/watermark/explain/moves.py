@@ -35,9 +35,10 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield f"The watermark is held until {_lands(known_from, s)}."
             yield _let_go(max(known_from, known(s.base).oldest_unacked + MICROSECOND))
         case Reason.HELD_TRACKING_BEHIND:
+            near = format_duration(policy.near_real_time + policy.undecided)
             yield (
-                f"The watermark is held until tracking has read to within {format_duration(policy.near_real_time)} of "
-                f"now, or to {format_duration(policy.band)} ahead of base. Check that the sensor `tracking` ticks or, "
+                f"The watermark is held until tracking has read to within {near} of now, or to "
+                f"{format_duration(policy.band)} ahead of base. Check that the sensor `tracking` ticks or, "
                 "if a run of `ingest` reads tracking, that the run's log has new rounds; if not, check Spark. Messages "
                 "that a killed tracker had pulled are redelivered after their ack deadline."
             )

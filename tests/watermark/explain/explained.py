@@ -20,7 +20,7 @@ def straggler(policy: Policy | None = None) -> Log:
 
 def tracking_behind() -> Log:
     """Tracking has read half a minute less than there is, and base nearly as much."""
-    return ticked((80, 78.25, 79.25), (130, 85.25, 90.25))
+    return ticked((80, 78.25, 79.25), (130, 85.25, 90.25), policy=Policy(undecided=seconds(5)))
 
 
 def idle(policy: Policy | None = None) -> Log:

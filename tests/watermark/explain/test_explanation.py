@@ -72,7 +72,7 @@ def test_a_decision_that_does_not_follow_from_the_log_is_explained_by_itself() -
 
 def test_a_rule_that_holds_names_the_numbers_that_made_it_hold() -> None:
     behind = text_of(explained.tracking_behind().explain(), "tracking")
-    assert "a backlog of 40s, more than 10s, and" in behind
+    assert "a backlog of 40s, more than 15s, and" in behind
     assert "5s ahead of base, less than the band of 10s" in behind
     assert "7m before the decision: more than 5m" in text_of(explained.stale().explain(), "readings")
     assert text_of(explained.never_read().explain(), "readings") == "Base's backlog was never read."
