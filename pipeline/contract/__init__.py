@@ -1,2 +1,2 @@
 """The message contract: where a message carries its values, how it is encoded, and whether it is a valid heartbeat.
-Pure, except for reading schemas."""
+The code is pure, except that it reads schemas."""

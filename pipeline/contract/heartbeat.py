@@ -1,8 +1,8 @@
-"""The message contract: what makes a message a valid heartbeat, and why a message is rejected.
+"""The message contract: the rules for a valid heartbeat, and the checks that reject a message.
 
-Event times are read in the formats that publishers use, and converted to microseconds since the epoch. The same code
-judges the messages of both subscriptions. So a message that is rejected on base, such as one from a broken clock, is
-rejected on tracking too, and does not affect the watermark.
+This module reads event times in the formats that publishers use, and converts them to microseconds since the epoch. It
+judges the messages of both subscriptions. So if base rejects a message for its event time, such as one from a broken
+clock, tracking rejects it too, and the event time does not affect the watermark.
 """
 
 import math
@@ -29,8 +29,8 @@ from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, id_o
 MILLISECONDS = re.compile(r"-?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"-?\d{1,21}(\.\d{1,12})?", re.ASCII)
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]\d\d:[0-5]\d)", re.ASCII)
-"""Matches a time in RFC 3339, except in the hour 24, which only newer versions of Python can read: verdicts must not
-depend on the version of Python."""
+"""Matches a time in RFC 3339, except in the hour 24. Only newer versions of Python can read that hour, but verdicts
+must not depend on the version of Python."""
 LENIENT = re.compile(RFC_3339.pattern.replace("[Tt]", "[Tt ]") + "?", re.ASCII)
 
 MISREAD_US = HOUR_US
@@ -50,7 +50,7 @@ class EventTimeUnit(StrEnum):
 
     @property
     def words(self) -> str:
-        """Human-readable name of any unit except AUTO."""
+        """The human-readable name of a unit other than AUTO."""
         return "RFC 3339" if self is EventTimeUnit.RFC_3339 else f"{self.name.lower()} since the epoch"
 
     @property
@@ -71,8 +71,8 @@ NANOSECONDS_EACH: Mapping[EventTimeUnit, int] = {
 def read_event_time(
     written: Any, unit: EventTimeUnit = EventTimeUnit.AUTO, timezone: tzinfo | None = None
 ) -> int | None:
-    """Return an event time in microseconds since the epoch, exact and rounded down; None if it cannot be read. Never
-    raises.
+    """Convert an event time to microseconds since the epoch, rounded down and otherwise exact. Return None if it cannot
+    be read. Never raises.
 
     - A number may be a JSON number or a string.
     - With the unit RFC_3339, or with a `timezone`, a space may replace the T.
@@ -89,9 +89,9 @@ def read_event_time(
 
 
 def advice(written: Any, unit: EventTimeUnit, timezone: tzinfo | None, published_us: int) -> str:
-    """Return a hint about the setting that would make a rejected event time readable; empty if there is none.
+    """Return a hint about the setting that would fix a rejected event time, or an empty string.
 
-    Another unit is suggested only if the time in that unit is within an hour of the publish time.
+    The hint suggests another unit only if the time in that unit is within an hour of the publish time.
     """
     read = read_event_time(written, unit, timezone)
     for other in EventTimeUnit:
@@ -151,8 +151,8 @@ JSON_OBJECTS = PayloadFormat()
 
 
 class FieldKind(StrEnum):
-    """The type of a compared field. Two numbers are compared by their difference. Values of another type are only
-    compared for equality.
+    """The type of a compared field. Two numbers are compared by their difference. Values of any other type are
+    compared only for equality.
 
     A value that does not have the configured type counts as null. The stored payload still has the value.
     """
@@ -294,7 +294,7 @@ class HeartbeatReader:
                 elif isinstance(value, str):
                     wrong = f"{_short(value)}, which has {len(value)} characters; an id may have at most {LONGEST_ID}"
                 else:
-                    wrong = f"{_short(value)}, neither a text nor a whole number of 64 bits"
+                    wrong = f"{_short(value)}, neither a string nor a whole number of at most 64 bits"
                 return Rejection(RejectionReason.NO_STREAM_ID, f"{place} is {wrong}")
             parts.append(part)
         return "/".join(parts)

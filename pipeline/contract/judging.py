@@ -1,7 +1,7 @@
 """Judges messages: decides whether each is a heartbeat, rejected, or undecided.
 
-Messages in the usual formats are judged in Arrow columns, and `HeartbeatReader` judges the others one by one. Both ways
-give the same verdicts. The verdict on a message does not depend on the other messages of its batch.
+Messages in the usual formats are judged together, as Arrow columns. `HeartbeatReader` judges the others one by one.
+Both ways give the same verdicts. The verdict on a message does not depend on the other messages of its batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ changes. `judged_by` contains the version, so processes with different versions 
 time."""
 
 MOST_HOURS = 1000
-"""Maximum number of different event hours in one message. Landing writes a file per hour, and cannot split a message,
-so a message of 10,000 hours would exceed the time of a landing at every redelivery."""
+"""Maximum number of different event hours in one message. Landing writes a file per hour, and cannot split a message.
+Without this limit, landing a message of 10,000 hours would take too long at every redelivery."""
 
 DIGITS = 18
 """Maximum number of digits of an event time that is parsed as part of an Arrow column. Such a number fits in an int64.
@@ -78,8 +78,8 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
 
 
 def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, elements: Rows | None = None) -> Judged:
-    """Judge messages or, if `elements` is given, the elements of their arrays. Without `decoded` payloads, a contract
-    that does not need them can still be applied."""
+    """Judge messages or, if `elements` is given, the elements of their arrays. If the contract does
+    not need payloads, `decoded` may have none."""
     attributes, payloads = decoded
     published_us = messages.published_us if elements is None else messages.published_us[elements.owners]
     contract, needs_payload = reader.contract, reader.contract.needs_payload
@@ -147,8 +147,8 @@ def _not_empty(ids: pa.StringArray) -> pa.StringArray:
 def _event_times(
     attributes: Attributes, known: Sequence[Any], published_us: Ints, contract: MessageContract
 ) -> tuple[Ints, Bools]:
-    """Return each row's event time, and a mask. The mask is True if the event time could be read in columns and is
-    within the contract's bounds. Where it is False, the event time is undefined."""
+    """Return each row's event time, and a mask. The mask is True if the event time was parsed as part of a column
+    and is within the contract's bounds. Where it is False, the event time is undefined."""
     place, unit = contract.event_time, contract.event_time_unit
     if place.kind is PlaceKind.PUBLISH_TIME:
         return published_us.copy(), _within(published_us, 1, published_us, contract)

@@ -1,4 +1,4 @@
-"""Pulled messages as Arrow columns. In the usual formats, no Python object is created per message."""
+"""Pulled messages as Arrow columns. Only payloads, and attributes not read by column, become Python objects."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -69,7 +69,7 @@ class Messages:
 
 
 class Attributes:
-    """Attributes of messages, or of rows that were made from messages, from an Arrow map column."""
+    """The attributes of messages, or of rows made from messages, held in an Arrow map column."""
 
     def __init__(self, held: pa.MapArray) -> None:
         ends = held.offsets.to_numpy().astype(np.int64)

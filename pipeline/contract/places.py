@@ -146,7 +146,7 @@ def finder(path: str) -> Callable[[Any], Any]:
         ) from error
 
     def search(payload: Any) -> Any:
-        try:  # a result that JSON cannot hold, such as an integer of 100 digits, counts as none
+        try:  # a result that JSON cannot hold, such as an integer of 100 digits, counts as missing
             return orjson.loads(orjson.dumps(expression.search(payload)))
         except UNFIT:
             return None
@@ -158,7 +158,7 @@ def finder(path: str) -> Callable[[Any], Any]:
 def flattened(path: str) -> Callable[[Any], Any] | None:
     """Return a function that finds the array at a plain path that ends with `[]`, such as `readings[]`; None for any
     other path. In JMESPath, the brackets also flatten nested arrays by one level. The returned function does not do
-    that. The caller must replace each element that is an array with that array's elements."""
+    that, so the caller must replace each element that is an array with that array's elements."""
     within = path.removesuffix("[]")
     return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
 
@@ -236,7 +236,7 @@ class Rows:
         rejected with the reason of its first rejected row."""
         elements, unusable = Counter(self.owners), Counter(self.owners[row] for row in by_row)
         rejected: dict[int, Rejection] = {}
-        for row in sorted(by_row, reverse=True):  # so that the first one of a message stays
+        for row in sorted(by_row, reverse=True):  # reversed: each message keeps its first one
             message, first, element = self.owners[row], by_row[row], self.payloads[row]
             if isinstance(element, Element):
                 of, cannot = elements[message], f"{unusable[message]} of {elements[message]} elements cannot be used"

@@ -156,7 +156,7 @@ def test_a_rejection_names_the_unit_that_would_be_right(unit: str, written: str,
     assert why(read(""), RejectionReason.NO_EVENT_TIME) == "attribute:event_time is empty"
 
 
-NEITHER = "neither a text nor a whole number of 64 bits"
+NEITHER = "neither a string nor a whole number of at most 64 bits"
 
 
 def test_a_stream_s_parts_are_joined_and_one_that_is_no_id_is_said_in_the_words_of_json() -> None:

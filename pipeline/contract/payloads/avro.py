@@ -4,9 +4,9 @@ Values that JSON cannot represent are converted: times to RFC 3339 text, bytes t
 null. tidemark gives each of these types a private logical type, and registers a converter for it. fastavro calls the
 converters while it reads.
 
-fastavro trusts the counts in the bytes. So values are counted before fastavro reads them, and schemas that allow many
-values in few bytes are refused. fastavro's decoder of the JSON encoding is not used, because it accepts values of any
-type, and takes time quadratic in the length of an array.
+fastavro trusts the counts in the bytes. So this module counts values before fastavro reads them, and refuses schemas
+that allow many values in few bytes. It does not use fastavro's decoder of the JSON encoding, because that decoder
+accepts values of any type, and takes time quadratic in the length of an array.
 """
 
 import math
@@ -89,8 +89,8 @@ CONVERTERS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("fixed", PLAIN): as_base64,
 }
 """Converters of values, keyed by Avro type and logical type. A UUID needs none, because it is text already. An unknown
-logical type is read as its underlying type. fastavro's table of readers is global to the process, so the names in it
-get a prefix that no other code uses."""
+logical type is read as its underlying type. fastavro's table of readers is global to the process, so tidemark's
+names in it have a prefix that no other code uses."""
 
 LOGICAL_READERS.update({f"{kind}-{OWN}{logical}": convert for (kind, logical), convert in CONVERTERS.items()})
 
@@ -335,7 +335,7 @@ def _fixed_text(size: int) -> Read:
 
 
 def _expected(is_right: bool, value: Any, words: str) -> Any:
-    """Return the value if it is right. Otherwise raise ValueError, which says in `words` what is expected."""
+    """Return the value if it is right. Otherwise raise ValueError. `words` names the expected value."""
     if not is_right:
         raise ValueError(f"a {type(value).__name__} where {words} is expected")
     return value
@@ -363,7 +363,7 @@ PRIMITIVES: Mapping[str, tuple[int, Walk, Read]] = {
     "float": (4, _fixed(4), _number),
     "double": (8, _fixed(8), _number),
     "bytes": (1, _skipped, _bytes),
-    "string": (1, _skipped, lambda value: _expected(isinstance(value, str), value, "a text")),
+    "string": (1, _skipped, lambda value: _expected(isinstance(value, str), value, "a string")),
 }
 """Maps a primitive type to three things: the minimum number of bytes of a value, the function that skips a value in
 binary data, and the function that converts a value from the JSON encoding."""

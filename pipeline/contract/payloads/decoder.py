@@ -46,9 +46,9 @@ PART_BYTES = 8 << 20
 much memory, and at most 30 times."""
 
 VALUE_BYTES = 24
-"""Number of bytes that a value of a payload counts in a part, beside its encoded bytes. Reason: a value of one byte, or
-an absent one, takes about 70 as a Python object, and a JMESPath takes microseconds for it. In JSON, commas are
-counted."""
+"""Number of bytes that each value of a payload adds to the size of a part, besides its encoded bytes. Reason: even an
+absent or one-byte value takes about 70 bytes as a Python object, and a JMESPath spends microseconds on it. In JSON, the
+number of commas stands for the number of values."""
 
 Read = Callable[[int, bytes], Any]
 """Function that decodes the payload of one message, given its position. Raises Unreadable and Unknown."""
@@ -62,7 +62,7 @@ class _Room:
 
     def inflated(self, data: bytes) -> bytes:
         parts = list[bytes]()
-        for part in inflated(data):  # also counts those of a payload that turns out to be unreadable
+        for part in inflated(data):  # counts the parts even if the payload turns out to be unreadable
             self.left -= len(part)
             parts.append(part)
         return b"".join(parts)
@@ -83,8 +83,8 @@ class Decoded(NamedTuple):
 class PayloadDecoder:
     """Decodes the payloads of one topic's messages.
 
-    `found_in` finds schemas if the format names no schema file. Without it, schemas are files. A JSON payload must be
-    an object; with `may_be_array`, it may also be an array.
+    `found_in` finds schemas if the format names no schema file. Without it, schemas come from files. A JSON payload
+    must be an object; with `may_be_array`, it may also be an array.
     """
 
     def __init__(
@@ -222,8 +222,8 @@ CONTENT = frozenset({DATA, DATA_BASE64})
 
 
 def _opened(attributes: Mapping[str, str], data: bytes, room: _Room) -> tuple[Mapping[str, str], bytes | None, Any]:
-    """Return the attributes and the data of the CloudEvent in a message. The data are `bytes, None` or, if they were
-    parsed as part of the event's JSON, `None, value`.
+    """Return the attributes and the data of the CloudEvent in a message. The data are `bytes, None`, or
+    `None, value` if they were parsed as part of the event's JSON.
 
     If the payload is the whole event (structured mode), the event's context overrides attributes of the message. Raises
     Unreadable if such an event is invalid.

@@ -25,8 +25,8 @@ LEAST_BYTES = 2
 """Minimum number of bytes of a submessage: its tag and its length."""
 
 FIELDS_A_VALUE = 16
-"""Number of the library's fields that take as much memory as a value. A field takes at most 16 bytes, also if it is not
-set, and a value about 300."""
+"""Number of fields in the library's message objects that take as much memory as one value. A field takes at most 16
+bytes, even if it is not set, and a value takes about 300."""
 
 VARINT, EIGHT, LENGTH, BEGIN, END, FOUR = range(6)
 """Protobuf's wire types."""
@@ -40,8 +40,8 @@ EXACT = 1 << 53
 """Whole numbers below this one are exact as `double`."""
 
 Convert = Callable[[Any, int], Any]
-"""Function that converts a value of the library to a plain value. Its second argument is the number of messages that
-the value is nested in."""
+"""Function that converts a value of the library to a plain value. Its second argument is the number of messages in
+which the value is nested."""
 
 
 class MessageType:
@@ -50,7 +50,7 @@ class MessageType:
 
     The constructor adds this type, and the types of all nested messages, to the mapping `known`, by name. `values` is
     the number of values of a message: one for itself and one per field. Values inside nested messages are not included.
-    Exception: an entry of a map includes `_made`, the values of its message, because the library makes an absent one.
+    Exception: a map's entry includes the `_made` values of its message, which the library creates even if it is absent.
     """
 
     def __init__(self, descriptor: Any, known: dict[str, "MessageType"]) -> None:
@@ -72,8 +72,8 @@ class MessageType:
             self.values += self._made
 
     def of(self, message: Any, depth: int = 0) -> dict[str, Any]:
-        """Convert a message to a mapping from field names to values. `depth` is the number of messages that it is
-        nested in. Raises Unreadable, and ValueError for a time out of range."""
+        """Convert a message to a mapping from field names to values. `depth` is the number of messages in
+        which it is nested. Raises Unreadable, and ValueError for a time out of range."""
         if depth == DEEPEST:
             raise Unreadable(f"more than {DEEPEST} levels")
         return {field.name: field.of(message, depth + 1) for field in self._fields}
@@ -142,7 +142,7 @@ class _Field:
             return None
         value = getattr(message, self.name)
         if self._is_map:
-            # In each process, the library has another order.
+            # The library's order differs between processes.
             return {_key(key): self._one(value[key], depth) for key in sorted(value)}
         return [self._one(one, depth) for one in value] if self._is_repeated else self._one(value, depth)
 
@@ -244,7 +244,7 @@ class ProtobufCodec:
         try:
             refuse_many_values(data, 1 + self._most // FIELDS_A_VALUE)
             value = orjson.loads(data)
-            orjson.dumps(value)  # bounds the levels: the next parser recurses as far as its caller allows
+            orjson.dumps(value)  # bounds the levels: the next parser's own limit depends on the caller's stack
             if type(value) is not dict:
                 raise TypeError("it is not an object")
             message, pool = self._message(), self._message.DESCRIPTOR.file.pool
@@ -276,7 +276,7 @@ def _first_message(content: bytes) -> Any:
 
 def compiled(text: bytes, origin: str) -> bytes:
     """Compile the text of a .proto file to a FileDescriptorSet that includes its imports. Only protobuf's own files can
-    be imported. Raises Unreadable if the text is invalid, and Unknown if protoc times out, is killed or cannot work.
+    be imported. Raises Unreadable if the text is invalid, and Unknown if protoc times out, is killed or fails to run.
 
     protoc runs in a separate process, because it is written in C++ and reports errors only on standard error.
     """
@@ -295,7 +295,7 @@ def compiled(text: bytes, origin: str) -> bytes:
         if done.returncode:
             lines = done.stderr.decode(errors="replace").splitlines()
             said = "; ".join(line.partition(f"{SOURCE}:")[2].strip() for line in lines if f"{SOURCE}:" in line)
-            if not said:  # no error of the schema: a full disk, or too little memory
+            if not said:  # not an error in the schema: perhaps a full disk, or too little memory
                 raise Unknown(f"protoc failed while it read the schema {origin}: {' '.join(lines)[-500:]}")
             raise Unreadable(f"the schema {origin} is not a valid protobuf schema: {said[:500]}")
         return Path(folder, COMPILED).read_bytes()

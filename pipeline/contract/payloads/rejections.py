@@ -1,4 +1,4 @@
-"""The reasons why messages are rejected, the verdict on a message that cannot be decided yet, and the limits of one
+"""The reasons for rejecting messages, the verdict on a message that cannot be judged yet, and the limits of one
 payload.
 
 The limits depend only on the bytes of the payload. They are checked before a parser creates objects from the bytes.
@@ -29,7 +29,7 @@ class RejectionReason(StrEnum):
     `message.timezone`.
     """
     NO_STREAM_ID = "NO_STREAM_ID"
-    """A part of `message.stream_id` is missing or empty.
+    """A part of `message.stream_id` is missing, empty or too long, or is neither a string nor a whole number.
 
     Set the part at the publisher, or correct the setting.
     """
@@ -73,7 +73,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The verdict on a message that cannot be decided yet. `why` says what the message waits for."""
+    """The verdict on a message that cannot be judged yet. `why` says what the message waits for."""
 
     why: str
 
@@ -103,7 +103,7 @@ TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 linear for any bytes."""
 
 MAGIC = b"\x1f\x8b\x08"
-"""First bytes of gzip data, including its only compression method. No JSON text or protobuf message begins so."""
+"""First bytes of gzip data, with the only compression method. No JSON text or protobuf message begins with them."""
 
 LARGEST_MESSAGE = 10_000_000
 """Maximum size of a message in Pub/Sub, in bytes."""
@@ -113,8 +113,8 @@ LARGEST = 4 * LARGEST_MESSAGE
 of 4 MB still fit. Larger ones are rare."""
 
 AT_ONCE = 1 << 20
-"""Maximum number of bytes that are decompressed in one step. Reason: zlib does not say how many bytes an invalid gzip
-gave in its last step, so these are not counted."""
+"""Maximum number of bytes that are decompressed in one step. Reason: if gzip data is invalid, zlib does not say how
+many bytes its last step produced, so they are not counted."""
 
 MOST_MEMBERS = 16
 """Maximum number of members in a gzip stream. Publishers write one member. Many small members would take

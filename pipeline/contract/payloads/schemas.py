@@ -49,8 +49,8 @@ class Envelope(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PayloadFormat:
     """The format of payloads. `schema` is the path of a schema file, or of a folder of such files. An empty `schema`
-    means the topic's schema in Pub/Sub. `content` is the content of the file, as it is in the contract's digest. If it
-    is empty, a decoder reads the file when it needs it."""
+    means the topic's schema in Pub/Sub. `content` is the file's content, which the contract's digest covers. If
+    `content` is empty, the decoder reads the file on first use."""
 
     encoding: Encoding = Encoding.JSON
     compression: Compression = Compression.AUTO
@@ -122,8 +122,8 @@ class Definitions(Protocol):
 
 
 class SchemaFiles:
-    """Finds schemas in one file for all messages, or in a folder with one file per revision. A file in a folder is
-    named by the id of its revision. A missing or invalid file raises an error only when it is needed."""
+    """Finds schemas in one file for all messages, or in a folder with one file per revision. In a folder,
+    the name of each file is the id of its revision. A missing or invalid file is an error only when it is needed."""
 
     def __init__(self, written: PayloadFormat) -> None:
         self._path, self._encoding = Path(written.schema), written.encoding
@@ -244,7 +244,7 @@ class Codec(Protocol):
 
 
 class Revisions:
-    """Returns codecs: objects that decode payloads with the schema revision that a message names. Caches them."""
+    """A cache of codecs. Each codec decodes payloads with one schema revision."""
 
     def __init__(self, encoding: Encoding, found_in: Definitions) -> None:
         self._encoding = encoding
