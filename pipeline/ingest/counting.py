@@ -24,24 +24,24 @@ from tidemark.pipeline.contract.payloads.decoder import READ_BY, Decoded
 from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints
 
 MOST_REMEMBERED = 1_000_000
-"""Maximum number of messages remembered to recognize copies. They take 16 MB, and are ten minutes of traffic at 1,600
-messages a second."""
+"""Maximum number of messages remembered to recognize copies. They take 16 MB, and cover ten minutes of traffic at
+1,600 messages per second."""
 
 ATTEMPTS_NOTED = 4
-"""Maximum number of attempts (counted batches) that a process keeps while it does not know whether they are in the log.
-One is not enough, because the next batch is counted before the previous one is in the log."""
+"""Maximum number of attempts (counted batches) that a process keeps until it knows that they are in the log. One is not
+enough, because the next batch is counted before the previous one is in the log."""
 
 
 class RememberedCopies:
-    """The messages that this process has recorded in the tracking log, each with its smallest publish time. They are
-    used to recognize copies.
+    """The messages that this process has recorded in the tracking log, each with its smallest publish time. They serve
+    to recognize copies.
 
     Guarantee: `are_copies` is true only if the log has the same message with an earlier or equal publish time. Only the
     newest `at_most` messages that are not older than `within` are remembered. The next copy of a forgotten message
     counts as a first message, which at worst holds the watermark back longer.
 
-    A message is identified by a 64-bit hash of its key, salted per process. With a million messages remembered, a
-    message is taken for a copy by mistake with a probability of 1 in 10 trillion; that message may be late.
+    A message is identified by a 64-bit hash of its key, salted per process. With a million messages remembered, the
+    probability that a message is mistaken for a copy is 1 in 10 trillion. Such a message may be late.
     """
 
     def __init__(self, within: timedelta = timedelta(0), at_most: int = MOST_REMEMBERED) -> None:
@@ -106,7 +106,7 @@ NONE: Ints = np.empty(0, dtype=np.int64)
 class Counted:
     """The result of counting messages.
 
-    - `keys` (from `keys_of`) and `publish_us` are those of messages that may have copies.
+    - `keys` (from `keys_of`) and `publish_us` are those of heartbeats that have a publisher id and are not copies.
     - `undecided` contains the messages that cannot be judged yet, by position. They are not in the histogram.
     - `left` is always empty: unlike landing, counting leaves no message for later.
     """
@@ -128,7 +128,7 @@ def counted_parts(
     A rejected message, or a copy of a remembered message, is counted with its publish time only. If a message holds
     several heartbeats, each of them is counted, and all its rejected elements are counted once.
 
-    If the contract needs only attributes, payloads are judged only in messages that lag more than `laggard`. Without
+    If the contract needs only attributes, a payload is judged only if its message lags more than `laggard`. Without
     this check, a lagging message would hold back the watermark even if base rejects its payload. If the payload cannot
     be judged yet, or a transform dropped it, the message is counted with its event time.
     """

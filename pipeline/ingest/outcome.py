@@ -1,5 +1,5 @@
-"""The results of reading messages: which messages were taken, and how many landed, were rejected, or wait for a
-verdict."""
+"""The results of reading messages: the taken messages, and the numbers of those that landed, were rejected, or wait for
+a verdict."""
 
 from base64 import b64decode, b64encode
 from collections import Counter
@@ -59,9 +59,9 @@ class Ingested(Sums):
     """A summary of messages that were taken from one subscription. After settling, they have landed or are in the
     tracking log.
 
-    - `messages` is the number of messages. It includes the rejected ones, but not those in `waiting`.
+    - `messages` is the number of messages, including the rejected ones but not those in `waiting`.
       `oldest_publish_time` is the oldest of their publish times.
-    - `leaves_more` is true if a tick ended although there was more to pull.
+    - `leaves_more` is true if a tick ended although there may be more to pull.
     - `snapshots` is the number of log entries written with tracked messages.
 
     For base only:

@@ -20,8 +20,8 @@ LONGEST_WAIT = timedelta(seconds=15)
 pulling."""
 
 STEP = timedelta(seconds=0.8)
-"""Maximum shift of one tick, when ticks are moved so that one of them falls on the time at which the watermark should
-pass a window's end."""
+"""Maximum shift of one tick. Ticks are shifted so that one of them falls on the moment at which the watermark is
+expected to pass a window's end."""
 
 AIMED = timedelta(seconds=10)
 """Maximum interval of ticks that `Pace.aim` may shift. With longer intervals, an evaluation would wait too long for its
@@ -39,9 +39,9 @@ early, the window would wait for the next tick."""
 
 
 def least_interval(tick: timedelta, *, waits: bool) -> int:
-    """Return the `minimum_interval_seconds` of a sensor, so that the daemon starts an evaluation at its last check
-    before the next tick is due. If the sensor waits for its tick (see `Pace`), and ticks are up to AIMED apart, an
-    evaluation starts at the daemon's first check after the previous evaluation."""
+    """Return the `minimum_interval_seconds` of a sensor. With it, the daemon starts an evaluation at its last check
+    before the next tick is due. Exception: if the sensor waits for its tick (see `Pace`), and ticks are up to AIMED
+    apart, the daemon starts an evaluation at its first check after the previous one."""
     return 1 if waits and tick <= AIMED else max(1, int((tick - LOOK).total_seconds()) + 1)
 
 
@@ -78,7 +78,7 @@ class Pace:
     def wait(self) -> None:
         """Wait until the next tick is due."""
         due, now = self.next_at, self._clock.now()
-        if due is None or due - now > LONGEST_WAIT:  # the first, or a clock that was put back
+        if due is None or due - now > LONGEST_WAIT:  # the first tick, or the clock was set back
             self._last = now
             return
         if now < due:

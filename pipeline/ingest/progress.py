@@ -1,5 +1,4 @@
-"""Estimates whether reading catches up with publishing, and when. The estimate uses the last minutes of the tracking
-log."""
+"""Estimates whether and when reading catches up with publishing, from the last minutes of the tracking log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
 
 @dataclass(frozen=True, slots=True)
 class BacklogLook:
-    """The backlogs at one moment, as read for a decision. `used` is the total usage of Pub/Sub up to the decision."""
+    """The backlogs at one moment, as read for a decision. `used` is the usage of Pub/Sub since a fixed moment."""
 
     decision: Decision
     used: Usage = NOTHING

@@ -16,6 +16,7 @@ from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import MESSAGE, Messages
 from tidemark.pipeline.errors import PubSubUnreachable
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
@@ -51,10 +52,9 @@ class Requeue(Ingested):
 class Requeuer:
     """Judges the quarantined messages of a lake again, by the contract of `reader`.
 
-    Guarantee: each message that passes is in `heartbeats`. It is there once, unless two requeues run at the same time
-    or the message is delivered during a requeue; then windows still count it once. A killed requeue loses nothing, and
-    the next one resumes. Nothing is removed from `quarantine`. A message with several heartbeats counts as rejected
-    until all of them pass.
+    Guarantee: each message that passes is in `heartbeats`. It may be there twice if two requeues run at the same time
+    or if it is delivered during a requeue, but windows count it once. A killed requeue loses nothing, and the next one
+    resumes. Nothing is removed from `quarantine`. A message with several heartbeats counts as rejected until all pass.
     """
 
     def __init__(self, lake: Lake, reader: HeartbeatReader, clock: Clock) -> None:
@@ -78,9 +78,9 @@ class Requeuer:
                 tell(len(rows))
         if done.waiting.messages:
             raise PubSubUnreachable(
-                f"{done.waiting.messages} quarantined messages cannot be judged now: {done.waiting.why}. "
-                f"{done.heartbeats} heartbeats of other messages {'would land' if dry_run else 'landed'}. Requeue "
-                "again later"
+                f"{counted(done.waiting.messages, 'quarantined message')} cannot be judged now: {done.waiting.why}. "
+                f"{counted(done.heartbeats, 'heartbeat')} of other messages {'would land' if dry_run else 'landed'}. "
+                "Requeue again later"
             )
         return done
 

@@ -67,17 +67,17 @@ KEPT = Kept(at_most=2)
 """The readers that a Spark worker process keeps open, one per settings and schema file. All runs share them."""
 
 ROUNDS_TOLD = 3
-"""At each round, the readers are told which messages of the last ROUNDS_TOLD settled rounds are in the log, so that
-they recognize copies of these messages. One round is not enough, because a worker process may have no task in a
-round."""
+"""In each round, the driver tells the readers which messages of the last ROUNDS_TOLD settled rounds are in the log. The
+readers then recognize copies of these messages. One round is not enough, because a worker process may have no task in
+a round."""
 
 NEW = timedelta(minutes=1)
-"""Maximum age of a decision whose readings are used as the state of the backlogs. If the newest decision is older, no
-sensor is ticking, and the run reads the backlogs itself."""
+"""Maximum age of a reading that counts as the state of a backlog, and of its decision (or three ticks, if longer). If
+the newest decision is older, no sensor is ticking, and the run reads the backlogs itself."""
 
 SLOW = 1.5
-"""A round is reported as slow if it takes this many times its planned duration, except the first round, which also
-waits for Spark to start its workers."""
+"""A round is reported as slow if it takes this many times its planned duration. The first round is never reported,
+because it also waits for Spark to start its workers."""
 
 A_TRACKER_IN = 4
 """One in this many readers reads tracking, which costs less than base. While tracking is behind, all readers read
@@ -310,7 +310,7 @@ class Rounds:
                             yield from (settled, self._settled(number, *taken))
                             return
                         yield settled
-                except BaseException:  # leased by the readers: otherwise redelivered only after minutes
+                except BaseException:  # otherwise the readers' leases would delay redelivery by minutes
                     self.settling.give_back(taken[1])
                     raise
                 under_way = beside(partial(self._settled, number, *taken))
@@ -376,7 +376,7 @@ class Rounds:
 
 
 def sides_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> list[Side]:
-    """Return the subscription that each of the readers reads in round `number`. Tracking is read by these readers:
+    """Return the subscription that each of the readers reads in round `number`. These readers read tracking:
 
     - All readers, while the newest decision shows that tracking has a backlog and is not ahead of base. Reason: the
       watermark does not move until tracking is ahead.

@@ -119,7 +119,7 @@ def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
 
 
 def _elements(judged: Judged, elements: Rows, rows: Any) -> dict[str, pa.Array]:
-    """Return the message columns for these elements. Each element has an id of its own. Only the first row of a message
+    """Return the message columns for these elements. Each element has its own id. Only the first row of a message
     contains the payload."""
     owners = elements.owners_array()[rows]
     table = judged.messages.table

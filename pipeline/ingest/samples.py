@@ -41,15 +41,15 @@ ENVELOPE_KEYS = frozenset(("ackId", "ackStatus", "message", "deliveryAttempt", "
 
 TELLING_KEYS = frozenset(("messageId", "publishTime", "attributes"))
 """A JSON object counts as a message only if it has one of these keys, because an object that has only `data` may be a
-payload. A message inside of a pulled or pushed object needs none of these keys."""
+payload. A message inside a pulled or pushed object needs none of these keys."""
 
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample message, in the columns of MESSAGE, or why it cannot be read as one. `name` says where it is from: a
-    file's name and line, or a message's number."""
+    """A sample message in the columns of MESSAGE, or the reason why it cannot be read. `name` is the name of
+    its file, followed by the number of the line or message if there are several, or its message id."""
 
     name: str
     message: pa.Table | str
@@ -155,8 +155,8 @@ def _parsed(content: bytes) -> Any:
 
 
 def _messages_in(value: Any) -> list[dict[str, Any]] | None:
-    """Return the messages in a JSON value, if it has one of the forms that Google's API and tools print; there is none
-    in the answer to an empty pull. Otherwise return None."""
+    """Return the messages in a JSON value of a form that Google's API and tools print, or None if it has another form.
+    The answer to an empty pull has no messages."""
     if isinstance(value, dict) and value.keys() == {"receivedMessages"}:
         value = value["receivedMessages"]
     found = [_message_in(one) for one in (value if isinstance(value, list) else [value])]

@@ -1,7 +1,7 @@
 """Settles messages that readers have taken: makes them visible, and only then acknowledges them.
 
-The guarantee follows from the order of steps: write one entry of the tracking log, commit one transaction per table,
-acknowledge. So each acknowledged message is visible to every run that starts later.
+The guarantee follows from the order of steps. For tracking: write one entry of the log, then acknowledge. For base:
+commit one transaction per table, then acknowledge. So each acknowledged message is visible to every later run.
 """
 
 from collections.abc import Callable, Mapping, Sequence

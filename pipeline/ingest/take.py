@@ -42,8 +42,8 @@ FIRST_SECONDS = 0.4
 """Maximum duration of the first pull of a tick in seconds. It is short, so that a tick without a backlog ends soon."""
 
 FURTHER_SECONDS = 1.2
-"""Maximum duration in seconds of a pull that follows a batch that was not full. It is short, so that messages that were
-given back because of their event hours have their turn in the same tick."""
+"""Maximum duration in seconds of a pull that follows a batch that was not full. It is short, so that the same tick
+can pull again the messages that were given back because of their event hours."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
 """The backlog counts as gone if its oldest message was published less than this time before the batch began. Reason:
@@ -57,15 +57,15 @@ FILE_BYTES = 64 << 20
 much while it writes."""
 
 HOURS_AT_ONCE = 1000
-"""Maximum number of different event hours in one take of a reader, because the reader writes a file for each hour. One
-half are the hours of the messages that were published first, the other the newest hours. Messages of other hours are
-given back. Only a message with several heartbeats may exceed this limit, once per take, and by at most MOST_HOURS."""
+"""Maximum number of different event hours in one take of a reader, because the reader writes a file for each hour. Half
+of them are the hours of the messages published first; the others are the newest hours. Messages of other hours are
+given back. Only a message with several heartbeats may exceed this limit, once per take, by at most MOST_HOURS."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
 
-Between them, the delay equals the time that the message has waited already, so that redeliveries become less and less
-frequent. The delay does not exceed the time that the message may still wait.
+Between them, the delay equals the time that the message has waited already, so redeliveries become less and less
+frequent. While the message may still wait for its schema, the delay is at most the rest of that time.
 """
 
 
@@ -122,10 +122,10 @@ class Landing:
             yield judged
 
     def _beyond_hours(self, event_us: Ints, owners: Ints, published_us: Ints) -> Ints:
-        """Return the positions of the messages to give back: those with a heartbeat outside of the event hours that the
-        reader keeps. Half of these are the hours of the messages that were published first, because base holds the
-        watermark at these. The others are the newest hours. Exception: of the messages that also have heartbeats inside
-        of these hours, the one that was published first is kept with all of its heartbeats."""
+        """Return the positions of the messages to give back: those with a heartbeat outside the event hours that the
+        reader keeps. Half of these hours are those of the messages published first, because such messages hold back the
+        watermark. The other half are the newest hours. Exception: of the messages with heartbeats both inside and
+        outside these hours, the one published first is kept with all its heartbeats."""
         hours, order = event_us // HOUR_US, np.argsort(published_us, kind="stable")
         new = [hour for hour in dict.fromkeys(hours[order].tolist()) if hour not in self._hours]
         room = self.most_hours - len(self._hours)
@@ -234,7 +234,7 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
         subscription.give_back([*ack_ids, *back, *unread])
         raise
     subscription.give_back(back)
-    size = size * len(ack_ids) // max(pulled, 1)  # of the kept ones: the mean size prices a backlog
+    size = size * len(ack_ids) // max(pulled, 1)  # of the kept messages: their mean size prices a backlog
     used = Usage(landed=len(ack_ids), landed_bytes=size)
     if kept.side is Side.TRACKING:
         used = Usage(tracked=len(ack_ids), tracked_bytes=size)
@@ -298,9 +298,9 @@ class Batches:
                 return
 
     def looks_gone(self, began: datetime, is_small: bool) -> bool:
-        """Return whether the backlog seems to be gone after a batch that began at the time `began`: according to a
-        reading or, if none is made, because the batch is small. If the reading fails, the backlog counts as gone, and
-        the next tick continues."""
+        """Return whether the backlog seems to be gone after a batch that began at the time `began`. A reading decides.
+        If no reading is made, the backlog counts as gone if the batch is small. If the reading fails, it counts as
+        gone, and the next tick continues."""
         if self.backlog is None or self.waits:
             return is_small
         try:

@@ -127,7 +127,7 @@ def track(
     settling = Settling(log, clock, {Side.TRACKING: subscription}, copies=copies or RememberedCopies())
     keeper = partial(Tracking, reader, settling.copies, policy.band, clock)
     persisted = _rounds(settling, keeper, budget, until_gone, spending)
-    # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
+    # Tracking first, so that an unacknowledged message of base published before T is in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
     with spending.noted() if spending is not None else nullcontext() as usage:
@@ -194,7 +194,7 @@ def _clock_problem(*readings: Reading | None) -> str | None:
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
-    """Return a reading of a backlog, or the reason why none is possible now. Return neither if no reading is due.
+    """Return a reading of a backlog, or a sentence that says why none is possible now, or neither if none is due.
     Raises PubSubError for problems that a retry does not fix, such as a missing permission."""
     try:
         return backlog.read(), None

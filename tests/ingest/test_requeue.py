@@ -153,7 +153,7 @@ def test_a_requeue_fails_where_messages_cannot_be_judged_and_the_next_one_lands_
     world.land()
     world.reader = HeartbeatReader(law.BY_REVISION, (schemas := Failing({"r0": 0})))
     for _ in range(2):
-        with pytest.raises(PubSubUnreachable, match="1 quarantined messages cannot be judged now: no answer"):
+        with pytest.raises(PubSubUnreachable, match="1 quarantined message cannot be judged now: no answer"):
             world.requeue()
     schemas.fails = False
     assert world.requeue().heartbeats == 1

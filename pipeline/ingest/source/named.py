@@ -69,7 +69,7 @@ def land_named(
     if is_over():
         raise _over(name)
     pieces, until = _Pieces(objects, name), clock.monotonic() + budget.max_time.total_seconds()
-    # The pieces are not divided by event hour, so there is no need to give any hour back.
+    # The pieces are not divided by event hour, so no message is given back because of its hour.
     keeper = Landing(pieces, quarantine, reader, lambda: watermark, clock, most_hours=sys.maxsize)
     taken = take(Batches(subscription, budget, clock), subscription, keeper, until)
     ack_ids = taken.ack_ids

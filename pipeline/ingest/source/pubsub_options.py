@@ -1,5 +1,5 @@
-"""The options of `format("pubsub")`, checked when a query is planned. Readers on executors get only these,
-the schema and their partition from the driver."""
+"""The options of `format("pubsub")`, checked when a query is planned. The driver sends readers on
+executors only these options, the schema and a partition."""
 
 import os
 import re
@@ -46,8 +46,8 @@ SAME_AS = {
 
 NEITHER_MADE = "leave it out: the source reads an existing subscription, and neither creates nor deletes it"
 NO_KEYS = (
-    "leave it out: credentials are Google's application default credentials where driver and executors run; to act as "
-    "a service account, name it in the option impersonate"
+    "leave it out: driver and executors use the application default credentials of their machines; to act as a service "
+    "account, name it in the option impersonate"
 )
 REFUSED = {
     **dict.fromkeys(("topicid", "deletesubscriptiononstreamstop"), NEITHER_MADE),
@@ -117,7 +117,7 @@ class SourceOptions(MessageSettings, ServerSettings):
 
     @property
     def budget(self) -> Budget:
-        """Limits for what one reader pulls in a micro-batch. The messages stay unacknowledged until all of them are
+        """The limits of one reader's pulls in a micro-batch. The messages stay unacknowledged until all of them are
         durable."""
         return Budget(self.max_messages, self.max_bytes, self.max_time, self.batch_messages)
 

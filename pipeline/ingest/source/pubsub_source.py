@@ -1,6 +1,6 @@
 """Pub/Sub as a PySpark data source, `format("pubsub")`, for streams and for batch reads. It delivers at least once.
 
-Inside of `read`, a reader lands the messages that it pulls, under a name derived from the end offset of the batch, and
+In `read`, a reader lands the messages that it pulls, under a name derived from the end offset of the batch, and
 then acknowledges them. If a task is retried, or a query restarts from its checkpoint, the reader returns the rows that
 have landed and pulls nothing.
 """
@@ -126,7 +126,7 @@ class Offset:
 
 
 PLAN = JsonKind(FOLDER, "restore a copy: its readers may have acknowledged messages", suffix="/plan", holds=Offset)
-"""Stores the end offset of a batch read under its landing name. Later reads with this name use the stored offset."""
+"""The end offset of a batch read, stored under the read's landing name. Later reads with this name use it again."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class LandingPartition(InputPartition):
 
 class PubSubDataSource(DataSource):
     """The source `pubsub`, for PySpark 4.2 or newer. Register it with `spark.dataSource.register(PubSubDataSource)`.
-    Only the options are sent to the executors, which need tidemark installed."""
+    The executors need tidemark too, installed or in an archive."""
 
     called, has_streams = "pubsub", True
 
@@ -287,7 +287,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
 
     _available_at: datetime | None = None
     _nothing_since: tuple[int, datetime] | None = None
-    """The first of the last batches that brought no message published before the query began, and when it was seen."""
+    """The first of the latest batches without a message published before the query began, and when it was noticed."""
     _limit: ReadLimit | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -366,8 +366,8 @@ def source_schema(options: SourceOptions) -> T.StructType:
 
 
 def as_asked(rows: pa.Table, columns: pa.Schema, fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return the rows with the columns of this schema, each of its own type or as text, and attributes as JSON text.
-    Columns may have their names in Databricks' source.
+    """Return the rows with the columns of this schema. Each column has its own type or is text; attributes as text are
+    JSON. A column may have its name in Databricks' source.
 
     `fields` is the option, which may have changed since the rows landed. A field is null if the option did not name it
     then, or named it with another kind.

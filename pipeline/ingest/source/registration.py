@@ -32,8 +32,8 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
     executor can run the source. An executor that joins later is checked when it runs a task. Nothing is pulled or
     written.
 
-    Raises ToolMissing before PySpark 4.2. Raises ExecutorsUnable, which says what is missing; the check waits for an
-    executor, and then takes seconds. Raises InvalidSettings if the archive cannot be used.
+    Raises ToolMissing if PySpark or Spark is older than 4.2. Raises ExecutorsUnable, which says what is missing. The
+    check waits for an executor, and then takes seconds. Raises InvalidSettings if the archive cannot be used.
     """
     for which, version in (("PySpark here", pyspark.__version__), ("the session's Spark", session.version)):
         if not is_new_enough(version):
@@ -67,7 +67,7 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
 
 
 def is_new_enough(version: str) -> bool:
-    """Return whether this version of Spark can run the source. Versions of vendors may have letters: `4.1.0-amzn-0`."""
+    """Return whether this version of Spark can run the source. A vendor's version may have letters: `4.1.0-amzn-0`."""
     return tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST
 
 
