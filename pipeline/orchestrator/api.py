@@ -158,7 +158,7 @@ class DagsterApi:
                         break
         except requests.RequestException as error:
             was_connected = isinstance(next(iter(error.args), None), (ProtocolError, ReadTimeoutError))
-            if was_connected and "BadStatusLine" not in str(error):  # what a server of another protocol gives
+            if was_connected and "BadStatusLine" not in str(error):  # the answer of a server with another protocol
                 raise ServiceFailed(
                     f"the Dagster at {self._ui} did not answer: {_quoted(str(error))}. The run may exist: "
                     f"check {self._ui}/runs before you try again"

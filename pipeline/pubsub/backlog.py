@@ -46,8 +46,8 @@ REFUSED_WITHIN = timedelta(hours=1)
 older than `LIFETIME - REFUSED_WITHIN`."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""If the time in a reading is at least this long before the request, it is the publish time of a message. A later time
-may be the creation time of an empty snapshot."""
+"""If the time in a reading is more than this before the request, it is the publish time of a message. A later time may
+be the creation time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
@@ -147,7 +147,7 @@ class SnapshotBacklog:
     def sweep(self) -> int:
         """Delete this subscription's snapshots left behind by crashed readings, and return their number."""
         found = self._server.listed("snapshot", self._project)
-        named = (snapshot.name.rpartition("-") for snapshot in found)  # another's may begin alike: orders-eu
+        named = (snapshot.name.rpartition("-") for snapshot in found)  # another name may begin alike: orders-eu
         leaked = ["".join(parts) for parts in named if "".join(parts[:2]) == self._prefix]
         for name in leaked:
             self._delete(name)
@@ -168,7 +168,7 @@ SOUGHT = "pubsub.googleapis.com/subscription/seek_request_count"
 DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
 """Names of the metrics of Cloud Monitoring that tidemark reads, from OLDEST_AGE to DEAD_LETTERED. SOUGHT and
 DEAD_LETTERED count the events since the previous point (DELTA, INT64). Google counts each result, such as a response
-code, in a time series of its own."""
+code, in its own time series."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
 """Assumption: a metric's point that ends at `e` was sampled in `[e - SAMPLE_PERIOD, e]`. The documentation gives each
@@ -181,8 +181,8 @@ LOOK_BACK = timedelta(minutes=10)
 """Metric points older than this are ignored. Without gaps, the newest point is at most three minutes old."""
 
 OLDEST_POSSIBLE = timedelta(days=366)
-"""Values of the metric OLDEST_AGE from this one on are ignored as invalid. Real values are far smaller,
-because a subscription keeps a message for at most 31 days."""
+"""A value of the metric OLDEST_AGE that is not below this is ignored as invalid. Real values are far smaller, because a
+subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)
 """A reading from the metrics is overdue once it is older than this. If it is overdue by more than `max_reading_age`,
@@ -199,7 +199,7 @@ SEE_METRICS = (
 
 def monitoring_client(server: Server) -> "MetricServiceClient":
     """Create a client for Cloud Monitoring. Raises PermissionMissing without credentials."""
-    from google.cloud.monitoring_v3 import MetricServiceClient  # a fifth of a second, and only some settings need it
+    from google.cloud.monitoring_v3 import MetricServiceClient  # takes 0.2 s, and only some settings need it
 
     return client_of(MetricServiceClient, *server)
 

@@ -164,7 +164,7 @@ def reported(
                 "application-default login`, and start tidemark again"
             ) from error
         if isinstance(cause, api.TooManyRequests):
-            failed = "refused, because a quota is used up,"
+            failed = "refused (a quota is used up)"
             advice = "raise that quota in Google Cloud, or make fewer calls with a longer watermark.tick"
         else:
             failed = "did not answer when asked"
@@ -182,8 +182,8 @@ class Resources:
     """Finds, creates, deletes and lists resources in Pub/Sub. `kind` is topic, subscription or snapshot.
 
     Google's errors are translated to tidemark's, which say what to do. `needed` is the permission that an error tells
-    the user to grant. With `look`, requests are not retried. It is no error to create an existing resource or to delete
-    a missing one.
+    the user to grant. With `look`, requests are not retried. Creating an existing resource or deleting a missing one is
+    not an error.
     """
 
     def __init__(self, subscriber: Any = None, publisher: Any = None, *, look: bool = False) -> None:

@@ -28,8 +28,8 @@ CREATE = {
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """The result of provisioning: the full names of created and of existing resources, and sentences about differences
-    from the settings and about dangers."""
+    """The result of provisioning: the full names of created and of existing resources, sentences about differences from
+    the settings, and warnings."""
 
     created: list[str]
     found: list[str]

@@ -54,8 +54,8 @@ the first time. After OVER, the message is dropped, because it may be redelivere
 PULL = "/google.pubsub.v1.Subscriber/Pull"
 
 FEWEST_AT_ONCE, PULLS_AT_ONCE = 2, 8
-"""Number of pulls in flight at first, and maximum. Two, so that the server works while an answer is decoded. The
-service needs more, because it answers a pull with few messages even if there are many. An emulator does not."""
+"""Initial and maximum number of pulls in flight. It starts at two, so that the server works while an answer is decoded.
+Pub/Sub needs more, because it answers a pull with few messages even if there are many. An emulator does not."""
 
 PULL_AT_MOST = 1000
 """Maximum number of messages requested per pull. This is the service's limit; the official emulator returns at most
@@ -298,7 +298,7 @@ class Pulls:
             answer, size = received_of(content), len(content)
         except grpc.RpcError as error:
             answer = api.from_grpc_error(error)
-        except Exception as error:  # such as a channel that was closed; raised where it is taken
+        except Exception as error:  # such as a channel that was closed; `take` raises it
             answer = error
         if not self._is_open and not isinstance(answer, Exception):
             self.lease(answer[ACK_ID].to_pylist(), GIVEN_BACK_SECONDS)

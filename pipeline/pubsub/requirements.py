@@ -1,4 +1,4 @@
-"""The options that the two subscriptions need, so that the watermark is right.
+"""The options that the two subscriptions need for a correct watermark.
 
 This module builds the request that creates a subscription. It also checks existing subscriptions, whose options may
 have changed since `tidemark provision`. It distinguishes options that make the watermark wrong from options that merely
@@ -300,12 +300,12 @@ EXPORTS: Mapping[str, str] = {
     "bigquery_config": "the BigQuery table {0.table}: a message is acknowledged once BigQuery has taken its row, so "
     "the table has every event below the watermark, some perhaps twice",
     "cloud_storage_config": "the bucket {0.bucket}: a message is acknowledged once its file is finalized, so the "
-    "bucket's files have every event below the watermark, which waits for their max_duration",
+    "bucket's files have every event below the watermark; the watermark waits up to max_duration for a file",
     "bigtable_config": "the Bigtable table {0.table}: a message is acknowledged once its row is committed, so the "
     "table has every event below the watermark",
 }
-"""The options by which Pub/Sub itself exports the messages, and what each writes to. A subscription with one of them
-cannot be pulled from."""
+"""The options with which Pub/Sub itself exports messages, each with its destination and the promise of a watermark over
+it. A subscription with one of these options cannot be pulled from."""
 
 
 def _acknowledged(found: Any) -> str:
@@ -318,6 +318,6 @@ def _acknowledged(found: Any) -> str:
             "success, so the promise covers only what the endpoint has made durable by then"
         )
     return (
-        "is pulled by others: a message is acknowledged when its reader does so, and the promise covers only what "
+        "is pulled by others: their reader decides when to acknowledge a message, and the promise covers only what "
         "the reader has made durable by then (Dataflow: the first fused stage, not yet the sink)"
     )

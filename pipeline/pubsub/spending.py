@@ -4,7 +4,7 @@ A snapshot retains the messages of the subscription's backlog, and Pub/Sub charg
 reading is estimated in bytes: the age of the backlog, times the publish rate, times the mean message size. Rate and
 size come from the last day's pulls.
 
-An old reading remains valid, so expensive readings can be made less often. They are spaced so that what is left of the
+An old reading remains valid, so expensive readings can be made less often. They are spaced so that the rest of the
 budget lasts for a day.
 """
 
@@ -37,7 +37,7 @@ class Spending:
     other processes recorded in the tracking log. Thread-safe.
 
     - If `pubsub` has no budget, readings are counted but never delayed.
-    - With `pubsub.attach`, tidemark does not pull from base, and base's messages are assumed as large as tracking's.
+    - With `pubsub.attach`, tidemark does not pull from base, and assumes that its messages are as large as tracking's.
 
     Guarantee: no reading is delayed for longer than `LONGEST`. Prices are estimates, so a reading of a backlog that was
     never read may cost more than estimated.
@@ -216,8 +216,8 @@ class BudgetedBacklog:
 
 
 def _instead(why: PubSubError, monitoring: Backlog | None) -> Reading:
-    """Return a reading of `monitoring` in place of a snapshot. If that is impossible too, raise `why`, the reason for
-    which there is no snapshot."""
+    """Return a reading of `monitoring` in place of a snapshot. If that is impossible too, raise `why`, the reason
+    why there is no snapshot."""
     if monitoring is None:
         raise why
     try:

@@ -100,7 +100,7 @@ class PubSubSubscription:
         extend = partial(
             client.modify_ack_deadline, subscription=path, ack_deadline_seconds=int(self._lease_seconds), **ONE_TRY
         )
-        # The function must not refer to this object: the thread that keeps the leases ends with it.
+        # The function must not refer to this object, whose deletion ends the thread that extends the leases.
         self._leases = leases = Leases(path, self._lease_seconds, lambda ack_ids: extend(ack_ids=list(ack_ids)))
         self._given_at = clock.monotonic()
         finalize(self, leases.close)
@@ -182,7 +182,7 @@ class PubSubSubscription:
                 self._client.acknowledge(request=REQUEST(subscription=self.path, ack_ids=ack_ids), **bounded())
             except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:
                 logger.warning(
-                    "%s: %d acknowledgements failed, and their messages are redelivered: %s",
+                    "%s: acknowledgements failed (%d), and the messages are redelivered: %s",
                     self.path,
                     len(ack_ids),
                     error,

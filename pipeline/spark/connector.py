@@ -107,7 +107,7 @@ def is_fetched(file: Path) -> bool:
 def fetch(
     clock: Clock, file: Path | None = None, source: str | None = None, progress: Progress = lambda _done, _of: None
 ) -> bool:
-    """Fetch the connector's JAR to `file` (by default, in the cache). Returns False if the file was already there.
+    """Fetch the connector's JAR to `file` (by default, in the cache). Returns False if `file` already has this content.
 
     `source` is another URL or the path of a file. The checksum is always verified. The file appears whole or not at
     all, and several processes may fetch it concurrently. Raises ToolMissing, which says how to install the JAR without

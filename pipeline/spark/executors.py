@@ -1,4 +1,4 @@
-"""Functions that Spark tasks run before it is known whether the executor has tidemark.
+"""Functions that Spark tasks run on executors that may lack tidemark.
 
 The functions are pickled by value, so that an executor without tidemark can report what it lacks before a run writes or
 pulls anything.
@@ -135,8 +135,8 @@ def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema
 
 
 def answers_to(session: SparkSession, work: Any, of: pa.Schema) -> pa.Table:
-    """Compute each slice of a Work or Search in a Spark task of its own, and return the rows in the schema `of`. Raises
-    ExecutorsUnable, CorruptObject."""
+    """Compute each slice of a Work or Search in its own Spark task, and return the rows in the schema `of`. Raises
+    ExecutorsUnable or CorruptObject."""
     with explaining_damage():
         return rows_from_tasks(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
 

@@ -50,7 +50,7 @@ def find_java() -> Path:
 
 def java_home() -> Path:
     """Return the value of `$JAVA_HOME` for the Java that `find_java` finds. Programs such as jenv or asdf put a script
-    on the path, outside of the folder of any Java. In this case, Java itself is asked for its folder. Raises
+    on the path, outside the folder of any Java. In this case, the folder comes from Java's own output. Raises
     ToolMissing."""
     java = find_java()
     home = java.resolve().parent.parent

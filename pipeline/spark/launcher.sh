@@ -1,5 +1,5 @@
 #!/bin/sh
-# The Python of this machine that runs the packages beside this file, which are for Python {python}.
+# Starts this machine's Python {python} with the packages beside this file.
 here=$(cd "$(dirname "$0")/.." && pwd) || exit 1
 for python in "$PYSPARK_PYTHON" python{python} python3 python; do
     [ -n "$python" ] && [ "$python" != "$0" ] || continue

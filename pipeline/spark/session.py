@@ -50,7 +50,7 @@ SESSION = {
     "spark.sql.maxConcurrentOutputFileWriters": "600",
     "spark.sql.parquet.compression.codec": "zstd",
 }
-"""Session settings that the computation of windows relies on, on any Spark."""
+"""Session settings that computing windows needs, on any Spark."""
 
 IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"}
 """Settings for a lake in a folder: the driver lists up to 10,000 paths itself, which is faster than a Spark job."""
@@ -145,7 +145,7 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
     With a session per run, Spark would start new Python workers each time, which costs seconds, and would keep a
     process per session. Stopping the client leaves the session on the server. To interrupt only this process's calls,
     tag them. If `spark.remote` names a session id, that session is used. If the server has closed GENERATIONS shared
-    sessions, as it does with idle ones, each call returns a session of its own. Raises SparkUnreachable.
+    sessions, as it does with idle ones, each call returns a new session that is not shared. Raises SparkUnreachable.
     """
     remote, archive = config["spark.remote"], config.get(ARCHIVE)
     what = sorted(config.items()) if archive is None else [*sorted(config.items()), identity(archive)]
