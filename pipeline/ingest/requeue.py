@@ -38,8 +38,8 @@ Progress = Callable[[int], None]
 class Requeue(Ingested):
     """The result of a requeue or a dry run.
 
-    - `heartbeats` is the number of heartbeats that pass, and `late` how many of these are below the newest watermark.
-    - `there` is the number of heartbeats that had landed before.
+    - `heartbeats` is the number of heartbeats that pass and are new. `late` of them are below the newest watermark.
+    - `there` is the number of heartbeats that pass and had landed before.
     - `rejected` is the number of messages that stay in quarantine, by current reason.
     - `waiting` are the messages that cannot be judged, because their schema cannot be looked up now.
 

@@ -25,6 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.clock import Clock, SystemClock, format_duration, is_recent, rough
 from tidemark.pipeline.errors import PubSubError
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
 from tidemark.pipeline.ingest.settle import Settling, judge_of, new_files
@@ -84,9 +85,9 @@ A_TRACKER_IN = 4
 tracking."""
 
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
-"""A run ends after DRY_ROUNDS consecutive rounds with few messages, or after YOUNG_ROUNDS consecutive rounds whose
-messages are all younger than `RunPlan.stop_below`. One round is not enough, because an empty pull does not prove that
-there is no backlog."""
+"""A run ends after DRY_ROUNDS consecutive rounds that read both subscriptions and find few messages. If the age of a
+backlog is unknown, it also ends after YOUNG_ROUNDS consecutive rounds whose messages are all younger than
+`RunPlan.stop_below`. One round is not enough, because an empty pull does not prove that there is no backlog."""
 
 
 # Readers
@@ -262,8 +263,7 @@ class Rounds:
     """One run of readers on Spark, as a series of rounds. `run` is its unique name.
 
     - `read` runs the readers of a round, in any processes.
-    - `newest` returns the newest state of the log. It must not use the log object of `settling`, which runs at the same
-      time.
+    - `newest` returns the newest state of the log. It must not use `settling.log`, which another thread may be using.
     - `backlogs` are read only if there is no recent decision.
     - `beside` runs the settling of a round while the next round is read.
     """
@@ -405,8 +405,8 @@ def sentence_of(rounds: Sequence[RoundDone]) -> str:
     )
     return (
         f"{f'round {last.number}' if first is last else f'rounds {first.number} to {last.number}'}: landed "
-        f"{landed.heartbeats} heartbeats ({landed.late} late), quarantined {landed.rejected.total()}, tracked "
-        f"{settled.persisted.messages} messages; {rate}the {landers} readers of base and {trackers} of "
-        f"tracking took {last.readers_seconds:.1f} s, settling {max(one.settle_seconds for one in rounds):.1f} s at "
+        f"{counted(landed.heartbeats, 'heartbeat')} ({landed.late} late), quarantined {landed.rejected.total()}, "
+        f"tracked {counted(settled.persisted.messages, 'message')}; {rate}the readers (base: {landers}, tracking: "
+        f"{trackers}) took {last.readers_seconds:.1f} s, settling {max(one.settle_seconds for one in rounds):.1f} s at "
         f"most{f'; age of the backlog: {ages}' if ages else ''}{slow if is_slow else ''}"
     )

@@ -149,7 +149,7 @@ def _field(
     judged: Judged, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
     """Like `field_column`, for a field of the contract. `known` contains the payload of each row in `rows`. If messages
-    hold several heartbeats, it has the row's element of the payload's array instead."""
+    hold several heartbeats, `known` contains the element of each row instead."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
         texts = judged.attributes.column(place.name).take(pa.array(rows)).to_pylist()

@@ -31,7 +31,7 @@ class Settling:
 
     - `subscriptions` are those whose messages it settles.
     - `tables` are the writers of `heartbeats` and `quarantine`. They are needed for messages of base.
-    - `copies` are the messages that this process remembers to recognize copies, if its own readers read tracking.
+    - `copies` are the messages that this process remembers, so that its own readers of tracking recognize copies.
     """
 
     log: TrackingLog

@@ -110,7 +110,7 @@ class DagsterApi:
                 "Start or restart its code server (`tidemark up` starts it), and try again"
             )
         for repository in location["repositories"]:
-            for one in sorted(repository["pipelines"], key=lambda one: len(one["name"])):  # a table's may end alike
+            for one in sorted(repository["pipelines"], key=lambda one: len(one["name"])):  # other jobs may end alike
                 is_it = one["name"] == job or one["name"].endswith(f"_{job}")
                 if is_it and mark in one["tags"]:
                     return repository["name"], one["name"]

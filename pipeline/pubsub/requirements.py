@@ -146,7 +146,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
         )
     for config in EXPORTS:
         if config in found:
-            yield f"{name} exports by its {config}, and cannot be pulled from: {another}"
+            yield f"{name} exports its messages ({config}), and cannot be pulled from: {another}"
     for transform in found.message_transforms:
         if transform.disabled:
             continue
@@ -209,8 +209,8 @@ def _unread(found: Any) -> Iterator[str]:
     if dead.dead_letter_topic:
         yield (
             f"{name} moves messages to the dead-letter topic {dead.dead_letter_topic} after "
-            f"{dead.max_delivery_attempts} attempts. Such a message leaves the subscription without an acknowledgement "
-            "of its reader, and the watermark passes it. Watch the dead-letter topic"
+            f"{dead.max_delivery_attempts} attempts. Such a message leaves the subscription although no reader "
+            "acknowledged it, and the watermark passes it. Watch the dead-letter topic"
         )
     if any(not transform.disabled for transform in found.message_transforms):
         yield (

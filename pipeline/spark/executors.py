@@ -50,7 +50,7 @@ REMEDY = (
 )
 
 LOCAL_REMEDY = (
-    f"they run on the driver's machine, so start Spark with $PYSPARK_PYTHON naming a Python that has tidemark, such as "
+    f"they run on the driver's machine, so start Spark with $PYSPARK_PYTHON set to a Python that has tidemark, such as "
     f"{sys.executable}"
 )
 """The remedy if executors on the driver's machine cannot run tidemark."""

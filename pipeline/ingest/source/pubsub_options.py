@@ -127,7 +127,7 @@ class SourceOptions(MessageSettings, ServerSettings):
 
 
 def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SourceOptions:
-    """Check and return the options given to Spark. Names of Databricks' options are accepted. The default of
+    """Check and return the options given to Spark. Databricks' names of options are allowed too. The default of
     `emulatorHost` is `$PUBSUB_EMULATOR_HOST`, as in Google's clients.
 
     Raises InvalidSettings, which names each wrong option, its value and the rule. An unknown or refused option is named
