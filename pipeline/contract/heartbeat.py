@@ -317,8 +317,8 @@ def read_attribute(text: str | None, kind: FieldKind) -> Any:
 
 
 def field_place(path: str, otherwise: PlaceKind) -> Place:
-    """Convert a compared field's path to a place in a message. A path without a prefix is a place of the kind
-    `otherwise`."""
+    """Convert a compared field's path to a place in a message. `otherwise` is the kind of a path
+    without a prefix."""
     for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
         if path.startswith(f"{kind}:"):
             return Place(kind, path.removeprefix(f"{kind}:"))

@@ -26,7 +26,7 @@ Payload = Any
 """A parsed payload, an Element of its array, a Rejection, or Undecided."""
 
 RULES = 7
-"""Version of the rules by which messages are judged. Increment it whenever a verdict, a stream, an id or an event time
+"""Version of the rules that judge messages. Increment it whenever a verdict, a stream, an id or an event time
 changes. `judged_by` contains the version, so processes with different versions never write to a lake at the same
 time."""
 

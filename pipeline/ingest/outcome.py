@@ -39,7 +39,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Sums):
-    """The number of messages that cannot be judged yet, and what one of them waits for."""
+    """The number of messages that cannot be judged yet, and the reason for one of them."""
 
     messages: int = 0
     why: str = field(default="", metadata=EITHER)
@@ -126,8 +126,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Settled(Sums):
-    """The result of settling messages: they are visible or in the log, and acknowledged unless the acknowledgement
-    failed.
+    """The result of settling messages. They are visible or in the log. Unless the acknowledgement failed, they are also
+    acknowledged.
 
     `unsaid` is the usage that no log entry has recorded yet.
     """

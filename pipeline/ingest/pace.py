@@ -48,8 +48,8 @@ def least_interval(tick: timedelta, *, waits: bool) -> int:
 class Pace:
     """The moments at which a sensor ticks. They are `tick` apart, and the first is immediate.
 
-    A late tick does not delay later ones unless it is late by more than half an interval (or STEP, if the interval is
-    at most LOOK). Only one thread at a time may wait; other threads may read `next_at`.
+    A late tick delays later ones only if it is late by more than half an interval (or STEP, if the interval is at most
+    LOOK). Only one thread at a time may wait; other threads may read `next_at`.
     """
 
     def __init__(self, tick: timedelta, clock: Clock) -> None:

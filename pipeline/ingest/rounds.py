@@ -233,8 +233,8 @@ Ages = Mapping[Side, timedelta]
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """A settled round. `oldest` is the age of the oldest message taken from each subscription. `ages` are the ages of
-    the backlogs after the round, as far as they are known."""
+    """A settled round. `oldest` is the age of the oldest message taken from each subscription. `ages` are the known
+    ages of the backlogs after the round."""
 
     number: int
     share: Share

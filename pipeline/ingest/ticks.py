@@ -189,12 +189,12 @@ def _clock_problem(*readings: Reading | None) -> str | None:
         return None
     return (
         f"this machine's clock is at least {rough(behind)} behind Pub/Sub's; synchronize it (chrony, "
-        "systemd-timesyncd): windows are computed only after their end by this clock"
+        "systemd-timesyncd): windows are computed only when this clock has passed their end"
     )
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
-    """Return a reading of a backlog, or a sentence that says why none is possible now, or neither if none is due.
+    """Return a reading of a backlog, or a sentence about why none is possible now. Return neither if none is due.
     Raises PubSubError for problems that a retry does not fix, such as a missing permission."""
     try:
         return backlog.read(), None

@@ -125,7 +125,7 @@ class SnapshotBacklog:
     def read(self) -> Reading:
         """Take a snapshot, read its expiry time, and delete the snapshot.
 
-        Raises SnapshotRefused if Pub/Sub refuses the snapshot, as it does if the oldest message is almost 7 days old.
+        Raises SnapshotRefused if Pub/Sub refuses the snapshot, usually because the oldest message is almost 7 days old.
         """
         asked = self._times.ask()
         name = self._prefix + uuid.uuid4().hex
@@ -136,7 +136,7 @@ class SnapshotBacklog:
             except api.FailedPrecondition as error:
                 raise SnapshotRefused(
                     f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. If no other cause is named, "
-                    "the subscription's oldest message is almost 7 days old, the limit for snapshots, and the "
+                    "the subscription's oldest message is almost 7 days old, which is the limit for snapshots. The "
                     "watermark holds until that message has landed"
                 ) from error
         # A plain datetime, not the client's subclass.

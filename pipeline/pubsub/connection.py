@@ -23,12 +23,12 @@ TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerErr
 """Errors that may go away when the call is retried."""
 
 MAY_NOT_ACT = "Unable to acquire impersonated credentials"
-"""Text by which google-auth reports a missing permission to impersonate a service account. The text is needed, because
-the gRPC error that contains it looks transient."""
+"""Text in google-auth's report of a missing permission to impersonate a service account. tidemark searches for it,
+because the gRPC error that contains it looks transient."""
 
 REVOKED = "invalid_grant"
-"""Text by which Google's token server says that a login expired or was revoked. The text is needed, because the gRPC
-error that contains it looks transient."""
+"""Text in the answer of Google's token server if a login expired or was revoked. tidemark searches for it, because the
+gRPC error that contains it looks transient."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """OAuth scope of every token. The account's roles determine what a token permits."""
@@ -42,7 +42,7 @@ FOREIGN: Mapping[grpc.StatusCode, str] = {
     grpc.StatusCode.UNAUTHENTICATED: "it asks for a login",
     grpc.StatusCode.DEADLINE_EXCEEDED: f"it says nothing within {ANSWERS_WITHIN_SECONDS:g} s",
 }
-"""The gRPC statuses that no Pub/Sub emulator returns for the test request. Each is mapped to what it says about the
+"""The gRPC statuses that no Pub/Sub emulator returns for the test request. Each is mapped to a description of the
 server."""
 
 DIRECT = (
@@ -117,7 +117,7 @@ def refuse_foreign_server(emulator_host: str | None) -> None:
             if error.code() not in FOREIGN:
                 return
             raise PubSubError(
-                f"a server that is not a Pub/Sub emulator answers at {emulator_host} ({FOREIGN[error.code()]}): stop "
+                f"the server at {emulator_host} is not a Pub/Sub emulator ({FOREIGN[error.code()]}): stop "
                 "it, or choose another port with pubsub.emulator_host"
             ) from error
 

@@ -23,7 +23,7 @@ class Subscriptions:
     tick, such as clients, are stored in `kept`. Several instances may share `kept`.
 
     Reading a backlog neither pulls nor acknowledges. With `pubsub.attach`, base's backlog is read only from Cloud
-    Monitoring, unless `reading = "snapshot"` is set or the server is an emulator, which has no metrics.
+    Monitoring. Exceptions: `reading = "snapshot"` is set, or the server is an emulator, which has no metrics.
     """
 
     def __init__(self, settings: Settings, kept: Kept, clock: Clock) -> None:
@@ -64,7 +64,7 @@ class Subscriptions:
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
 
     def drift(self) -> Drift:
-        """Check the options of both subscriptions, and return what is wrong with them. Raises PubSubError if Pub/Sub
+        """Check the options of both subscriptions, and return the problems. Raises PubSubError if Pub/Sub
         cannot be reached."""
         found = look_at_subscriptions(self.client(), self._pubsub, self._settings.contract)
         return replace(found, dangers=(*found.dangers, *self.taken_away()))

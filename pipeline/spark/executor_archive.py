@@ -275,8 +275,8 @@ def is_started_with_archive(session: SparkSession) -> bool:
 
 
 def is_out_of_reach_of_streams(session: SparkSession) -> bool:
-    """Return True if streaming queries of this session cannot use its archive. This is so if the archive is only in the
-    session's folder, because the Python workers of streaming queries start in the executor's folder."""
+    """Return True if streaming queries of this session cannot use its archive, because the archive is only in the
+    session's folder. The Python workers of streaming queries start in the executor's folder."""
     return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_started_with_archive(session)
 
 

@@ -265,7 +265,7 @@ def refuse_other_token(remote: str) -> None:
                 ) from error
             if not speaks_tls(remote) and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED):
                 raise SparkUnreachable(
-                    f"something that is not a Spark Connect server answers at {named}: stop it, or choose another "
+                    f"the server at {named} is not a Spark Connect server: stop it, or choose another "
                     "address with spark.remote"
                 ) from error
 

@@ -198,7 +198,7 @@ def test_a_payload_that_is_no_json_object_is_rejected() -> None:
     for data in (b"{", b"\xff\xfe", b'{"a": NaN}', b'{"a": "\\ud800"}', b"[" * 100_000):
         assert why(read_payload(data), RejectionReason.UNREADABLE_PAYLOAD).startswith("not JSON: ")
     for data, what in {b'"text"': "a string", b"null": "null", b"true": "a boolean"}.items():
-        assert why(read_payload(data), RejectionReason.UNREADABLE_PAYLOAD) == f"JSON, but {what}, not an object"
+        assert why(read_payload(data), RejectionReason.UNREADABLE_PAYLOAD) == f"the payload is {what}, not an object"
 
 
 # --------------------------------------------------------------------------------------------------- any input

@@ -23,7 +23,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
 
 Server = Callable[[], AbstractContextManager[int]]
-NOT_PUBSUB = "a server that is not a Pub/Sub emulator answers at 127.0.0.1:{port} ({why}): stop it, or choose another "
+NOT_PUBSUB = "the server at 127.0.0.1:{port} is not a Pub/Sub emulator ({why}): stop it, or choose another "
 
 
 @contextmanager
@@ -127,4 +127,4 @@ def test_what_is_no_spark_server_is_told(tmp_path: Path, server: Server) -> None
     with server() as port:
         level, said = judged(by_spark(port, tmp_path))
     assert level is Level.BROKEN
-    assert f"something that is not a Spark Connect server answers at sc://localhost:{port}: stop it" in said
+    assert f"the server at sc://localhost:{port} is not a Spark Connect server: stop it" in said

@@ -1,8 +1,8 @@
 """Decodes payloads that are protobuf messages, in protobuf's binary or JSON form.
 
-A message becomes a mapping from the field names of the .proto file to JSON values. Unlike in protobuf's own JSON form,
-a 64-bit integer is a number, a field without presence has its default value, and an absent or non-finite value is null,
-so that values can be compared.
+A message becomes a mapping from the field names of the .proto file to JSON values. To make values comparable, three
+things differ from protobuf's own JSON form: a 64-bit integer is a number, a field without presence has its default
+value, and an absent or non-finite value is null.
 
 Payloads with too many values are rejected before the library creates objects: this module counts the values in the
 bytes.

@@ -171,7 +171,7 @@ def parsed(data: bytes) -> Any:
 def as_object(value: Any, *, may_be_array: bool = False) -> Any:
     """Return a parsed JSON value if it is an object or, with `may_be_array`, an array. Raises Unreadable otherwise."""
     if type(value) is not dict and not (may_be_array and type(value) is list):
-        raise Unreadable(f"JSON, but {json_kind(value)}, not an object")
+        raise Unreadable(f"the payload is {json_kind(value)}, not an object")
     return value
 
 

@@ -113,7 +113,7 @@ class Definitions(Protocol):
     """Finds the schema with which a message was written. Times are microseconds since the epoch."""
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """Return the key by which the message's schema is found and cached. Raises Unreadable if the message names no
+        """Return the key of the message's schema, for `find` and for caches. Raises Unreadable if the message names no
         schema, or one that the pipeline does not accept."""
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
@@ -162,7 +162,7 @@ def revision_of(attributes: Mapping[str, str]) -> str:
     """Return the id of the schema revision that a message names. Raises Unreadable if there is no valid id."""
     revision = attributes.get(SCHEMA_REVISION)
     if not revision:
-        raise Unreadable(f"the attribute {SCHEMA_REVISION}, which names the schema, is absent")
+        raise Unreadable(f"the attribute {SCHEMA_REVISION} is missing, so its schema is unknown")
     if revision == DELETED_REVISION:
         raise Unreadable("the revision of its schema was deleted in Pub/Sub")
     if not REVISION.fullmatch(revision):
@@ -187,9 +187,9 @@ def _read(path: Path, encoding: Encoding, content: bytes) -> Definition | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InvalidSettings(f"the schema {path} of message.schema cannot be read: {error}") from error
+        raise InvalidSettings(f"the file {path} of message.schema cannot be read: {error}") from error
     if len(content) > LARGEST_DEFINITION:
-        raise InvalidSettings(f"the schema {path} of message.schema has more than {LARGEST_DEFINITION} bytes")
+        raise InvalidSettings(f"the file {path} of message.schema has more than {LARGEST_DEFINITION} bytes")
     return Definition(str(path), encoding, content, is_compiled=path.suffix == ".binpb", is_configured=True)
 
 

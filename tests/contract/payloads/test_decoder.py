@@ -61,7 +61,7 @@ def test_by_default_json_is_read_compressed_or_not() -> None:
     assert one(JSON, plain) == one(JSON, gzip.compress(plain)) == OBJECT
     assert one(JSON, gzip.compress(plain[:5]) + gzip.compress(plain[5:])) == OBJECT
     assert why(one(JSON, None)).startswith("not JSON")
-    assert why(one(JSON, gzip.compress(b"[]"))) == "JSON, but an array, not an object"
+    assert why(one(JSON, gzip.compress(b"[]"))) == "the payload is an array, not an object"
 
 
 def test_a_record_of_avro_that_begins_like_gzip_is_taken_for_gzip_by_its_attribute_alone(tmp_path: Path) -> None:
@@ -160,11 +160,11 @@ def test_an_event_without_data_needs_a_contract_that_reads_none() -> None:
         ({"content-type": "application/cloudevents+avro"}, b"", "only application/cloudevents\\+json"),
         ({"content-type": "application/cloudevents-batch+json"}, b"[]", "only application/cloudevents\\+json"),
         (STRUCTURED, b"{", "not JSON"),
-        (STRUCTURED, b"[]", "JSON, but an array"),
+        (STRUCTURED, b"[]", "the payload is an array"),
         (STRUCTURED, b'{"data_base64": "%"}', "not base64"),
         (STRUCTURED, b'{"data_base64": 3}', "not base64"),
         (STRUCTURED, b'{"time": {}}', "its 'time' is an object"),
-        (STRUCTURED, b'{"data": 3}', "JSON, but a number"),
+        (STRUCTURED, b'{"data": 3}', "the payload is a number"),
     ],
 )
 def test_what_is_no_event_is_rejected(attributes: dict[str, str], event: bytes, why_not: str) -> None:
