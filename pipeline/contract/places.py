@@ -246,7 +246,7 @@ class Rows:
 
     def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return a mask of the rows that are counted on the tracking subscription: each heartbeat, and one row per
-        rejected message. The quarantine also has one row per message."""
+        rejected message, as in the quarantine."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
         counted[rejected[np.unique(self.owners_array()[rejected], return_index=True)[1]]] = True

@@ -13,8 +13,8 @@ from tidemark.pipeline.watermark.state import DecisionRecord, Entry, Snapshot, W
 from tidemark.pipeline.watermark.usage import Usage
 
 WATCHED, AT_LEAST = timedelta(minutes=2), timedelta(minutes=1)
-"""WATCHED is the time over which progress is measured. AT_LEAST is the minimum time between the first and the last
-known decision for an estimate."""
+"""WATCHED is the time over which progress is measured. An estimate needs a first and a last decision that are at least
+AT_LEAST apart."""
 
 BEHIND = timedelta(minutes=2)
 """A backlog whose oldest message is younger than this is ignored, because it is normal between ticks."""

@@ -64,7 +64,7 @@ class Requeuer:
         self.reader, self.clock = reader, clock
 
     def run(self, selection: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
-        """Judge again the messages that `selection` selects, in batches, oldest day first. Raises LakeError, and at the
+        """Judge the messages of `selection` again, in batches, oldest day first. Raises LakeError, and at the
         end PubSubUnreachable if some messages cannot be judged now. Messages that landed before the error stay landed,
         and the next requeue resumes."""
         done = Requeue()

@@ -145,7 +145,7 @@ class SnapshotBacklog:
         return reading
 
     def sweep(self) -> int:
-        """Delete this subscription's snapshots left behind by crashed readings, and return their number."""
+        """Delete the snapshots of this subscription that crashed readings left behind, and return their number."""
         found = self._server.listed("snapshot", self._project)
         named = (snapshot.name.rpartition("-") for snapshot in found)  # another name may begin alike: orders-eu
         leaked = ["".join(parts) for parts in named if "".join(parts[:2]) == self._prefix]
@@ -181,7 +181,7 @@ LOOK_BACK = timedelta(minutes=10)
 """Metric points older than this are ignored. Without gaps, the newest point is at most three minutes old."""
 
 OLDEST_POSSIBLE = timedelta(days=366)
-"""A value of the metric OLDEST_AGE that is not below this is ignored as invalid. Real values are far smaller, because a
+"""A value of the metric OLDEST_AGE is ignored as invalid if it reaches this. Real values are far smaller, because a
 subscription keeps a message for at most 31 days."""
 
 GAP = timedelta(minutes=5)

@@ -37,7 +37,7 @@ class Subscriptions:
         return self._subscription(self._pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
-        """Return the tracking subscription, like `base`. Only metadata of its messages is stored."""
+        """Like `base`, for the tracking subscription. Only metadata of its messages is stored."""
         return self._subscription(self._pubsub.tracking_path)
 
     def base_backlog(self, user: str = "") -> BudgetedBacklog | MonitoringBacklog:
@@ -46,7 +46,7 @@ class Subscriptions:
         return self._backlog(self._pubsub.base_path, user)
 
     def tracking_backlog(self, user: str = "") -> BudgetedBacklog | MonitoringBacklog:
-        """Return an object that reads tracking's backlog, like `base_backlog`."""
+        """Like `base_backlog`, for tracking's backlog."""
         return self._backlog(self._pubsub.tracking_path, user)
 
     def spending(self) -> Spending:
@@ -55,7 +55,7 @@ class Subscriptions:
         return self._kept.get("spending", lambda: Spending(self._clock, self._pubsub, tick))
 
     def sweep(self) -> int:
-        """Delete the snapshots left behind by crashed readings, and return their number.
+        """Delete the snapshots that crashed readings left behind, and return their number.
 
         A subscription whose backlog is read only from Cloud Monitoring is skipped: it has no snapshots, and no
         permission for them is needed.

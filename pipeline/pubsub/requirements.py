@@ -52,8 +52,8 @@ def wanted(settings: PubSubSettings, path: str, lease: timedelta = LEASE) -> dic
 
 
 def followed(settings: PubSubSettings, base: Any | None) -> PubSubSettings:
-    """Return the settings for the two subscriptions. With `pubsub.attach`, an empty filter is replaced by the filter of
-    the existing subscription `base`."""
+    """Return the settings for the two subscriptions. With `pubsub.attach`, the filter of the existing subscription
+    `base` replaces an empty filter."""
     if settings.attach and base is not None and not settings.filter:
         return settings.model_copy(update={"filter": base.filter})
     return settings
@@ -253,7 +253,7 @@ class Drift:
 
 
 def compared(settings: PubSubSettings, contract: MessageContract, found: Mapping[str, Any | None]) -> Drift:
-    """Compare the existing subscriptions with `settings`, which `followed` has returned. `found` maps the roles base
+    """Compare the existing subscriptions with `settings`, the result of `followed`. `found` maps the roles base
     and tracking to the subscriptions; None means missing."""
     existing = [(role, one) for role, one in found.items() if one is not None]
     base = found["base"]

@@ -52,7 +52,7 @@ class Spending:
         self._oldest = dict[str, datetime]()  # at the last reading, no message of the backlog was published earlier
         self._reached = dict[str, datetime]()  # smallest publish time in the last tick that pulled any message
         self._taken = dict[tuple[str, str], Reading]()
-        """Each user's last reading by snapshot, by subscription. `answered_at` is by this machine's clock."""
+        """The last reading by snapshot, per subscription and user. `answered_at` is by this machine's clock."""
         self._usage = Usage()
         self._began, self._since = clock.now(), clock.monotonic()
 

@@ -43,7 +43,7 @@ ACKNOWLEDGED_AT_ONCE = 8
 """Number of threads that acknowledge in parallel. A call takes a few milliseconds, most of them waiting."""
 
 REQUEST = AcknowledgeRequest.pb()
-"""The plain protobuf class. The client's wrapper of it converts each ack id in Python."""
+"""The plain protobuf class, because the client's wrapper converts each ack id in Python."""
 
 CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
@@ -66,7 +66,7 @@ class PubSubSubscription:
     - `idle` is the longest time between two pulls. If it is long compared with the ack deadline, messages that arrive
       between two pulls are given back, because their leases would not last.
     - `on_call` is called, from any thread, for each pull that is sent.
-    - `lease` is the ack deadline. By default, it is looked up.
+    - `lease` is the ack deadline. By default, the constructor looks it up.
 
     If a pull is in flight when a batch ends, its messages become part of the next batch. So the caller must reuse the
     instance, or close it. With `pubsub.attach`, creating an instance for base raises BaseReadByOthers, so that no code

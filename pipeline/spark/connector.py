@@ -72,7 +72,7 @@ def connector_file() -> Path:
 
 def check_connector(config: Mapping[str, str]) -> None:
     """Raise ToolMissing if a session's configuration names the connector's JAR in the cache, but the JAR is missing or
-    has another size. Its checksum is not verified, because `fetch` has done that."""
+    has another size. The checksum is not verified, because `fetch` has done that."""
     file = connector_file()
     if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == JAR_SIZE):
         raise ToolMissing(

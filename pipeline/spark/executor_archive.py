@@ -106,7 +106,7 @@ def own_manifest() -> Manifest:
 def pack(file: Path) -> list[str]:
     """Write the archive to `file`, and return the names of the packed distributions. An existing file is replaced.
 
-    Raises InvalidSettings if the file's name has another ending than ENDINGS, or if the file cannot be written. Raises
+    Raises InvalidSettings if the file's name does not end in one of ENDINGS, or if the file cannot be written. Raises
     ToolMissing if an installed package cannot be packed. After an error, an existing file is unchanged.
     """
     if not file.name.endswith(ENDINGS):

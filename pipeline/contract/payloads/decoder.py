@@ -125,7 +125,7 @@ class PayloadDecoder:
     def each(
         self, messages: Messages, asking: Asking, room: _Room | None = None, held: list[Mapping[str, str]] | None = None
     ) -> Iterator[Any]:
-        """Yield the payload of each message, one at a time, in the form that `decode` returns. `held` contains the
+        """Yield the payload of each message, one at a time, in the form that `decode` yields. `held` contains the
         attributes of each message; the attributes of a message's envelope are added to them."""
         room = room or _Room()
         if self._format.envelope is not Envelope.NONE:
@@ -212,7 +212,7 @@ def _values(payload: Any) -> int:
 
 CE_PREFIX = "ce-"
 CONTENT_TYPES = "Content-Type", "content-type"
-"""The attribute that tells the binding's two modes apart: as the binding writes it, and in lower case."""
+"""Two spellings of the attribute that distinguishes the binding's modes: the binding's own, and in lower case."""
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
 READ_BY = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING, *CONTENT_TYPES, DATA_CONTENT_TYPE)
 """Attributes on which the decoding of a payload depends, if there is a schema or an envelope."""
