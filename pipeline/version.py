@@ -58,10 +58,11 @@ def refuse_newer(name: str, marked: object, what: str = "lake") -> None:
 
 def newer_format(name: str, marked: Mapping[Any, Any], why: str, what: str = "lake") -> NewerFormat:
     """Return the error for the undamaged object `name`, which this version cannot read because of `why`."""
-    writer = _value(marked, WRITTEN_BY) or "of a later version"
+    written = _value(marked, WRITTEN_BY)
+    writer, or_newer = (f"tidemark {written}", " or a newer one") if written else ("a later version of tidemark", "")
     return NewerFormat(
-        f"this {what} was written by tidemark {writer}, and this is tidemark {own_version()}: {name} is undamaged, and "
-        f"cannot be read here ({why}). Run tidemark {writer} or a newer one; see docs/how-to/upgrading.md"
+        f"this {what} was written by {writer}, and this is tidemark {own_version()}: {name} is undamaged, and cannot "
+        f"be read here ({why}). Run {writer}{or_newer}; see docs/how-to/upgrading.md"
     )
 
 

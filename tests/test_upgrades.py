@@ -153,7 +153,7 @@ def test_a_delta_table_of_a_later_protocol_is_not_called_damaged(protocol: dict[
     commit = place / "lake" / "heartbeats" / "_delta_log" / f"{0:020d}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
     commit.write_text("\n".join(json.dumps({"protocol": protocol} if "protocol" in line else line) for line in lines))
-    with pytest.raises(NewerFormat, match="this lake was written by tidemark of a later version"):
+    with pytest.raises(NewerFormat, match="this lake was written by a later version of tidemark"):
         lake_in(place).heartbeats().current()
 
 
