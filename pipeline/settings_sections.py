@@ -614,7 +614,7 @@ class MetricsSettings(Section):
     """`prometheus`: metrics are served at `listen`. `otlp`: metrics are sent to `$OTEL_EXPORTER_OTLP_ENDPOINT`. Empty:
     nothing is recorded."""
     listen: OptionalAddress = None
-    """Address at which the code server serves health, the page and Prometheus' metrics, as `host:port`. Empty:
+    """Address for health, the page and Prometheus' metrics, as `host:port`. Empty:
     `127.0.0.1:9464` with `tidemark up`, `tidemark attach` or `export = "prometheus"`, else nothing is served. Beyond
     loopback, restrict who can reach it (SECURITY.md)."""
 

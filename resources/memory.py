@@ -14,7 +14,7 @@ STORAGES = 3
 """Number of Dagster's storages with revisions: of runs, of events, and of schedules."""
 
 RETURNED_EVERY_SECONDS = 60.0
-"""Interval at which free memory is returned. It takes about 20 ms."""
+"""Interval between returns of free memory. Each takes about 20 ms."""
 
 
 def load_revisions_once() -> None:
@@ -38,7 +38,7 @@ def exempt_from_collection() -> None:
     """Exempt all existing objects, such as modules and definitions, from garbage collection.
 
     Python collects old garbage only after the number of old objects has grown by a quarter, so a process's memory grows
-    by a quarter in between. Exempt objects do not count, so this quarter becomes smaller.
+    by a quarter between collections. Exempt objects do not count, so this quarter becomes smaller.
     """
     gc.freeze()
 

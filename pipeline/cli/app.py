@@ -55,7 +55,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="An open, explained event-time watermark for Google Pub/Sub.",
+    help="An event-time watermark for Google Pub/Sub that explains itself.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -50,7 +50,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Statement]:
 
 
 def check_topic(setup: Setup) -> Iterator[Statement]:
-    """Check that the topic exists, with a schema that `message.payload` can read. Raises PubSubUnreachable."""
+    """Check that the topic exists and that its schema, if any, fits `message.payload`. Raises PubSubUnreachable."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return

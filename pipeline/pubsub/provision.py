@@ -101,7 +101,7 @@ def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
 def _refuse(reasons: Iterable[str]) -> None:
     if found := "; ".join(reasons):
         raise ProvisionRefused(
-            f"no existing resource was changed, because the subscriptions would not get the same messages: {found}"
+            f"existing resources are unchanged; the watermark would be wrong with these subscriptions: {found}"
         )
 
 

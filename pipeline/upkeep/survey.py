@@ -150,7 +150,7 @@ class Survey:
 
     @property
     def needs_a_hand(self) -> bool:
-        """True if a person has to act, because computing windows and deleting orphans does not repair everything."""
+        """True if a person has to act, because computing windows and deleting orphans do not repair everything."""
         return bool(self.inputs or self.blocked or self.unknown) or not self.log.is_whole
 
     def runs(self, most: int) -> Iterator[Sequence[Window]]:

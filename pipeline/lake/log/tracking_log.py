@@ -241,7 +241,7 @@ class TrackingLog:
 
         Reads the entries since the last call. On the first call, or after many entries, lists the log and reads back to
         the newest decision. Raises CorruptObject if one of these entries is damaged, or if the last call
-        was more than QUICK ago and the entry that it returned is lost.
+        was more than QUICK ago and the entry whose number it returned is lost.
         """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None

@@ -228,9 +228,9 @@ class TableLog:
 
     @contextmanager
     def committing(self, table: DeltaTable) -> Iterator[PostCommitHookProperties]:
-        """Commit the transaction that the `with` block writes with the yielded options, and update the table. Raises
-        TableConflict if another process has committed since the last update, LakeError, and the errors of the Delta
-        library."""
+        """Finish the commit that the `with` block writes (with the yielded options), and update the table. Raises
+        LakeError, the Delta library's errors, and TableConflict if another process has committed since the last
+        update."""
         looked_at = SystemClock().now()
         if self._is_copied and not self._is_at_end(table):
             raise TableConflict(f"another writer has committed to {self._objects.uri}; try again")

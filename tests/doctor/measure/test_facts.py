@@ -202,7 +202,7 @@ def test_on_the_service_it_writes_settings_and_says_the_old(tmp_path: Path, monk
     file = config(tmp_path, None, "a-project")
     said = doctor(tmp_path, "--write")
     text = file.read_text()
-    assert f'slack = "2s" into {file}; it was not set' in said.out
+    assert f'slack = "2s" to {file}; it was not set' in said.out
     assert 'slack = "2s"' in text
     assert "# here" in text
 
