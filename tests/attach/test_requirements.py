@@ -60,7 +60,7 @@ def test_every_kind_of_base_is_accepted_with_what_the_signal_promises(options: d
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"dead_letter_policy": {"dead_letter_topic": "projects/p/topics/dead"}}, "without an acknowledgement"),
+        ({"dead_letter_policy": {"dead_letter_topic": "projects/p/topics/dead"}}, "although no reader acknowledged it"),
         ({"message_transforms": [TRANSFORM]}, "counts as acknowledged"),
         ({"state": types.Subscription.State.RESOURCE_ERROR}, "cannot deliver"),
         ({"expiration_policy": {"ttl": timedelta(days=2)}}, "will DELETE the base subscription"),
