@@ -20,6 +20,7 @@ from tests.quick import with_policy
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import Noted, noted_file
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.owner import NAME
 from tidemark.pipeline.machine import process_of
@@ -196,7 +197,7 @@ def test_diffs_are_those_of_a_window_by_its_key_or_a_time_in_it_or_the_newest_of
     assert rows("--stream", stream, "--limit", "1") == of_stream[-1:]
     assert "newest window" not in built.place.tidemark("diffs", "--stream", "").out
     table = built.place.tidemark("diffs", "--stream", stream, "--limit", "1")
-    assert f"1 of {len(of_stream)} rows" in table.out
+    assert f"1 of {counted(len(of_stream), 'row')};" in table.out
     assert of_stream[-1]["window"] in table.out, "its key is never cut"
 
 
