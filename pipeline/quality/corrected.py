@@ -145,6 +145,8 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
         detail = f"the rows cannot be compared: {error}"
         logger.warning("corrections of %s, window %s: %s", followed.name, window, detail)
         changes = UNKNOWN
+    if changes.is_empty():  # the two runs' manifests need not be read
+        return CONTENT.empty_table()
     old_run, new_run = run_of(old[0]), run_of(new[0]) if new else None
     return _rows(
         changes,

@@ -85,7 +85,7 @@ class Preview:
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
-    """Compute the effect of a release. Raises LakeError, which says why, if it is unknown or nothing."""
+    """Compute the effect of a release. Raises LakeError, which says why, if it has none or if it is unknown."""
     decided = state.record
     if decided is None:
         raise no_decision(settings)
