@@ -86,7 +86,7 @@ PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 def parse_duration(text: str) -> timedelta:
     """Parse `10s`, `5m`, `1h30m` or `0.5s`; a bare `0` is zero.
 
-    Raises ValueError if the duration has no unit or is negative, TooLong if it exceeds LONGEST. Both say what to write.
+    Raises ValueError if the text is not such a duration, and TooLong if it exceeds LONGEST. Both say what to write.
     """
     written = str(text).strip()  # Python code may pass a number
     if written == "0":

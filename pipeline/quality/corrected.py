@@ -55,8 +55,8 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
     call starts at the beginning of the table's log.
 
     Guarantee: the changes of each version are recorded once, even if several processes follow the table or are killed.
-    Without a new commit, the call costs one read. Raises LakeError, TableConflict. After an error, the next call
-    continues from the last recorded version.
+    Without a new commit, the call costs one read. Raises LakeError, and TableConflict after RACES lost attempts. After
+    an error, the next call continues from the last recorded version.
     """
     current = followed.table.table.current()
     if current is None:

@@ -71,8 +71,8 @@ class Running:
 
     @property
     def stale_settings(self) -> str | None:
-        """A sentence if the settings file has changed since the process read it. None if the file has not changed, or
-        if the process has ended."""
+        """A sentence if the settings file has changed since the process read it. None if the file has not changed, if
+        the process has ended, or if it read no file."""
         if self.settings is None or not self.process.runs():
             return None
         file, when = Path(self.settings.path), "is gone"

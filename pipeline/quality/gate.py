@@ -71,9 +71,9 @@ class Watermark:
 
 
 def watermark_of(lake: Lake, settings: Settings) -> Watermark:
-    """Read the current watermark. If `lake` is an OpenLake, each call reads only what is new. Raises CorruptObject if a
-    log entry is damaged or the log is lost, NewerFormat if a later version of tidemark has written the lake, and
-    LakeError."""
+    """Read the current watermark. If `lake` is an OpenLake, each call reads only what is new. Raises LakeError,
+    including CorruptObject if a log entry is damaged or the log is lost, and NewerFormat if a later version of tidemark
+    has written the lake."""
     log = lake.tracking_log()
     newest = log.newest()
     if newest.record is None:

@@ -210,7 +210,7 @@ LANDINGS = pa.schema(
     {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
 )
 """The columns of a table of first landings. A row identifies a heartbeat. `version` is the version of `heartbeats` with
-which it first landed. `missed` says whether its own window was computed without it."""
+which the heartbeat first landed. `missed` says whether the heartbeat's own window was computed without it."""
 
 NO_ROWS = pa.Table.from_batches(
     [], pa.schema({**dict.fromkeys(IDENTITY_SOURCE, pa.string()), "event_time": MOMENT, "late": pa.bool_()})
@@ -228,9 +228,9 @@ def first_landings(
     has one row of LANDINGS per heartbeat. Also return the damaged files with their event hours; these hours are left
     out.
 
-    `now` is the table at a later version. `since` contains the commits that added the files, and all later commits.
-    Assumption: if a copy landed later, it is in one of `files`. The files of one event hour are in memory at a time.
-    Raises ObjectMissing if a file or an earlier version is gone.
+    `now` is the table at the version of the newest file, or later. `since` contains the consecutive commits that added
+    the files, and may contain later ones. Assumption: if a copy landed later, it is in one of `files`. Only the files
+    of one event hour are in memory at a time. Raises ObjectMissing if a file or an earlier version is gone.
     """
     by_hour = by_partition(files)
     held_by_hour = _held_before(heartbeats, min(file.version for file in files), by_hour, now, since)
@@ -308,8 +308,8 @@ def held_in(heartbeats: LakeTable, files: Sequence[DataFile], rows: pa.Table, on
 
 
 def read_rows(heartbeats: LakeTable, file: DataFile, wanted: pc.Expression) -> pa.Table:
-    """Return the rows of a file that match the filter `wanted`, with the columns of NO_ROWS. Raises DamagedFile,
-    ObjectMissing if the file is gone, LakeError."""
+    """Return the rows of a file that match the filter `wanted`, with the columns of NO_ROWS. Raises LakeError,
+    DamagedFile, and ObjectMissing if the file is gone."""
     return heartbeats.file_rows(file.path, NO_ROWS.schema, wanted)
 
 
@@ -341,8 +341,8 @@ class TableComparison:
     def __init__(
         self, landed: LakeTable, computed: LakeTable, versions: tuple[int, int], affected: AffectedWindows
     ) -> None:
-        """Open both tables at the given versions. Raises ObjectMissing if a version can no longer be read,
-        LakeError."""
+        """Open both tables at the given versions. Raises LakeError, and ObjectMissing if a version can no longer be
+        read."""
         self.heartbeats, self.diffs = (table.at(at) for table, at in zip((landed, computed), versions, strict=True))
         self.tables = ids_of(self.heartbeats, self.diffs)
         self.lacking = LANDINGS.empty_table()
@@ -415,7 +415,7 @@ class Late(Counts):
 
 
 LATE_WITHIN = timedelta(days=1)
-"""Length of event time before the watermark in which late heartbeats are counted, extended to a whole hour."""
+"""Late heartbeats are counted from this time before the watermark on, rounded down to a whole hour of event time."""
 
 NOTHING = identities(NO_ROWS)
 

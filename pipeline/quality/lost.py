@@ -245,8 +245,8 @@ def audit(
 ) -> Audit:
     """Audit the messages that were outstanding on base at `passed_since` or later, and no longer are. If `passed_since`
     is None, audit all messages in the tracking log that are no longer outstanding. Event times before `kept_from` are
-    not counted, because retention deletes their rows. Nor are messages published up to the day of `passed_since` minus
-    `quarantine_kept`, because retention deletes their rows of `quarantine`.
+    not counted, because retention deletes their rows. Nor are messages published on or before the day of `passed_since
+    - quarantine_kept`, because retention deletes their rows of `quarantine`.
 
     Guarantee: a message counted in `at_least` was published, is not outstanding on base, and is neither in `heartbeats`
     nor in `quarantine`. Assumptions: the decisions' readings of base's backlog, minus `base_slack`, are right; the same

@@ -81,8 +81,8 @@ AS_JSON = TypeAdapter(StalenessCheckpoint)
 
 
 def _newest_checkpoint(notes: Notes[pa.Table]) -> StalenessCheckpoint | None:
-    """Return the newest checkpoint in the lake. If it is missing or damaged, return None: the check then starts over,
-    with the same result. Raises NewerFormat, LakeUnreachable."""
+    """Return the newest checkpoint in the lake. If there is none, or it is damaged, return None: the check then starts
+    over, with the same result. Raises NewerFormat and LakeUnreachable."""
     try:
         for key in reversed(notes.listed()):
             if (rows := notes.find(key)) is not None:
@@ -112,8 +112,8 @@ COMMITS_AT_ONCE = 1000
 tick."""
 
 FILES_AT_ONCE = 200
-"""Maximum number of new files of `heartbeats` opened per step. In addition, a step opens earlier files of the
-same event hours."""
+"""Number of new files of `heartbeats` opened per step, rounded up to whole commits. In addition, a step opens earlier
+files of the same event hours."""
 
 MANIFESTS_AT_ONCE = 500
 
@@ -185,7 +185,7 @@ class Staleness:
             try:
                 return self._follow(before, heartbeats, diffs)
             except UNREADABLE as error:
-                logger.info("the tables are compared as a whole, because a commit cannot be read: %s", error)
+                logger.info("the tables are compared as a whole, because a commit or file cannot be read: %s", error)
                 self._comparison = TableComparison(self.heartbeats, self._diffs.table, now, self._affected)
         try:
             return self._compare(self._comparison, before, heartbeats.version())

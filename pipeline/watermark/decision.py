@@ -22,7 +22,7 @@ class Reason(StrEnum):
     UNCHANGED = "UNCHANGED"
     """The candidate is not above the watermark.
 
-    The watermark moves when the band has moved past the pin, the message that limits the watermark."""
+    The watermark moves when the band or the frontier has moved past the pin, the message that limits the watermark."""
     PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
     """The message that limits the watermark (the pin) may still be in base's backlog, according to the last reading.
 
@@ -45,7 +45,7 @@ class Reason(StrEnum):
     messages are rejected, correct `[message]` (see `tidemark quarantine`).
     """
     HELD_STALE_READING = "HELD_STALE_READING"
-    """A backlog cannot be read, or its next reading is overdue by more than five minutes.
+    """A backlog was never read, or its next reading is overdue by more than five minutes.
 
     The watermark moves when both backlogs are read again. The tick's problems, in Dagster and in `tidemark status`, say
     why the readings fail.

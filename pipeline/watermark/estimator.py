@@ -11,7 +11,7 @@ If there is no quantile, release or seek, there are only two exceptions:
 - Messages published after a silence in which the idle rule advanced the watermark, if they lag more than the recent lag
   plus the band.
 
-A message lags by its publish time minus its event time. The proof is in `docs/concepts/watermark.md`.
+A message's lag is its publish time minus its event time. The proof is in `docs/concepts/watermark.md`.
 """
 
 from collections.abc import Sequence

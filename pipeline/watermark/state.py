@@ -149,7 +149,7 @@ class WatermarkState:
         return None if since is None else now - since
 
     def after(self, number: int, entry: "Entry") -> "WatermarkState":
-        """Return the state after one more entry. Add each entry once, in the order of their numbers."""
+        """Return the state after one more entry. Add each entry once, in the order of the entries' numbers."""
         match entry:
             case Compacted():
                 return replace(entry.state, number=number, checkpoint=number)
@@ -264,7 +264,7 @@ class WatermarkState:
 
 
 def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> int:
-    """Return the first publish-time bucket that a band can include, in this decision or in any before the next seek.
+    """Return the first publish-time bucket that a band can include, in this decision or a later one before a seek.
 
     Buckets below the result may be pruned. The newest valid message from before the band is never in one of them.
     """

@@ -52,8 +52,8 @@ class Watermark:
     `event_time` is aware, in UTC, and None until there is a watermark. `promise` says what holds for every message with
     an earlier event time: it has `landed` in the lake, or the consumer of base has `acknowledged` it. `decided_at` and
     `reason` describe the newest decision; an old `decided_at` means that the pipeline is down. `place` is the object's
-    address. `rejected` is the number of messages rejected so far. `window_length` is None if an earlier tidemark wrote
-    the object.
+    address. `rejected` is the number of messages rejected so far. `window_length` is None if there is no object, or if
+    an earlier tidemark wrote it.
     """
 
     place: str
@@ -74,7 +74,7 @@ class Watermark:
     def is_closed(self, window: str | datetime) -> bool:
         """True if the watermark has reached the end of a window. `window` is the window's key (`2026-11-21T05-20Z`) or
         its end. Raises ValueError for a string that is not a window's key and for a time without a zone. Raises
-        NotReadable like `end_of`."""
+        NotReadable for a key if an earlier tidemark wrote the object without the length of windows."""
         if isinstance(window, str):
             if self.decided_at is None:
                 start_of(window)
@@ -88,7 +88,7 @@ class Watermark:
         start = start_of(key)
         if self.window_length is None:
             raise NotReadable(
-                f"{self.place} does not contain the length of windows; give the end of window {key}, a time, instead"
+                f"{self.place} does not contain the length of windows; instead of the key {key}, give the window's end"
             )
         if (start - EPOCH) % self.window_length:
             raise ValueError(f"{key} is not the start of a window: windows start at multiples of {self.window_length}")
@@ -98,9 +98,9 @@ class Watermark:
 def read_watermark(lake: str | Path) -> Watermark:
     """Read the watermark of the pipeline with this lake: a folder, `gs://bucket/prefix`, or the object itself.
 
-    It makes one request. If the object does not exist, there is no event time, and no window is closed. Credentials are
-    Google's application default credentials. If `$STORAGE_EMULATOR_HOST` names another server, no credentials are sent.
-    Raises NotReadable.
+    In a bucket, this takes one request with Google's application default credentials. If `$STORAGE_EMULATOR_HOST` names
+    another server, no credentials are sent. If the object does not exist, there is no event time, and no window is
+    closed. Raises NotReadable, and ValueError if `lake` is not an address.
     """
     place = place_of(lake)
     content = _in_bucket(place) if place.startswith("gs://") else _on_disk(Path(place))
@@ -111,8 +111,8 @@ def read_watermark(lake: str | Path) -> Watermark:
 
 def wait_for(lake: str | Path, until: str | datetime, timeout: timedelta) -> Watermark:
     """Wait until the watermark has reached an event time, or the end of the window with this key. Return the watermark
-    then, or at the timeout. It polls every five seconds, and retries an unreachable server until the timeout. Raises
-    NotReadable, and ValueError like `is_closed`."""
+    then, or at the timeout. Polls every five seconds, and retries an unreachable server until the timeout. Raises
+    NotReadable, and ValueError like `read_watermark` and `is_closed`."""
     ends = time.monotonic() + timeout.total_seconds()
     while True:
         failed, found = None, Watermark(place_of(lake))
@@ -130,7 +130,7 @@ def wait_for(lake: str | Path, until: str | datetime, timeout: timedelta) -> Wat
 
 
 def start_of(key: str) -> datetime:
-    """Return the start of the window with this key. Raises ValueError."""
+    """Return the start of the window with this key. Raises ValueError if the text is not a key."""
     try:
         start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
@@ -150,7 +150,7 @@ def place_of(lake: str | Path) -> str:
 
 
 def parsed(content: bytes, place: str) -> Watermark:
-    """Parse the content of `watermark.json`. Raises NotReadable if it is damaged or a later tidemark wrote it."""
+    """Parse the content of `watermark.json`. Raises NotReadable if it is damaged or in a newer format."""
     try:
         facts = json.loads(content)
         if not isinstance(facts, dict):
@@ -171,7 +171,7 @@ def parsed(content: bytes, place: str) -> Watermark:
         )
     except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise NotReadable(
-            f"{place} is damaged ({error!r}); delete it, and the pipeline writes it within two minutes"
+            f"{place} is damaged ({error!r}); delete it, and the pipeline writes a new one within two minutes"
         ) from error
 
 
@@ -180,7 +180,7 @@ def _refuse_newer(facts: Mapping[str, Any], place: str) -> None:
     if not written.isdecimal() or int(written) > FORMAT:
         raise NotReadable(
             f"{place} was written by tidemark {facts.get('tidemark.version', 'of a later version')} in format {written}"
-            f", and {FORMAT} is the newest that is read here: install the tidemark-watermark of that version"
+            f", but this package reads no format above {FORMAT}: install the tidemark-watermark of that version"
         )
 
 

@@ -44,7 +44,7 @@ def key_or_time(text: str) -> str | datetime:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 read or reached, 1 not reached or not readable, 2 wrong usage."""
+    """Run the command. Exit codes: 0 read or reached, 1 not reached or not readable, 2 wrong usage, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="tidemark-watermark", description="Show a lake's watermark, or wait for it.")
     parser.add_argument("lake", help="gs://bucket/prefix, or a folder: where watermark.json is")
     parser.add_argument(

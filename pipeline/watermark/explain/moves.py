@@ -124,8 +124,8 @@ def _known_from(s: Situation) -> datetime | None:
 
 
 def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) -> Iterator[str]:
-    """Explain what moves the watermark by the rule `band`: base must acknowledge all messages whose event time is not
-    above the watermark, and the band must move past them."""
+    """Explain what moves the watermark under the rule `band`: base must acknowledge all messages whose event time is
+    not above the watermark, and the band must move past them."""
     last = evidence.pin.publish_bucket
     last = _last_that_holds(s, watermark, last, bucket_of(s.oldest_tracking)) or last
     is_passed = evidence.anchor is not None and evidence.anchor >= bucket_start(last + 1)
@@ -137,7 +137,7 @@ def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) 
 
 
 def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvidence) -> Iterator[str]:
-    """Explain what moves the watermark by the rule `frontier`: the event times of all messages that base may still
+    """Explain what moves the watermark under the rule `frontier`: the event times of all messages that base may still
     deliver, and the frontier, must be above the watermark."""
     until, later = None, None
     least, _, _ = least_published(s, s.oldest_base, AFTER_ALL)
@@ -162,7 +162,7 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
         yield "Tracking has a backlog, too. It must first have read to near now, or to a band ahead of base."
     if until is not None and known(s.base).is_read_rarely:
         by = iso(known(s.base).next_by)
-        yield f"Base's progress is unknown until it is read, by {by} or once its backlog is gone (snapshot_budget)."
+        yield f"Base's progress is unknown until base is read: by {by}, or once its backlog is gone (snapshot_budget)."
     if until is not None and s.base_as_read < s.band_edge:
         yield from _look_after_base(s, until if later is None else None)
 
@@ -201,7 +201,7 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
     if s.release is not None:
         yield (
             "Until base has acknowledged the released messages, its reading does not show what else it holds. Check "
-            "that the sensor `landing` ticks, or release more with a further `tidemark release`."
+            "that the sensor `landing` ticks, or release more with another `tidemark release`."
         )
         return
     yield "Check that the reader of base acknowledges: the sensor `landing`, or, with pubsub.attach, your reader."

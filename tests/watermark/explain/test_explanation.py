@@ -253,7 +253,7 @@ def test_a_watermark_that_was_let_go_and_is_pinned_again_is_not_promised_another
         said = build().explain().moves
         assert "--before" not in " ".join(said)
         assert "Until base has acknowledged the released messages" in said[1]
-        assert "further `tidemark release`" in said[1]
+        assert "another `tidemark release`" in said[1]
     log = explained.straggler()
     log.release(105)
     log.tick(110, base=50.25)
