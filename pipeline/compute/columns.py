@@ -50,9 +50,9 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
 
 
 def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
-    """Sort by stream, event time, id, publish time, message id, and then the other columns. Nulls come last: a message
-    may land twice, and its first row lacks a field that was added in between. In the result, `stream_id` is a Polars
-    Enum.
+    """Sort by stream, event time, id, publish time, message id, and then the other columns. Nulls come last: if a
+    message landed before and after a field was added, its row with the field comes first. In the result, `stream_id` is
+    a Polars Enum.
 
     For speed, rows are sorted by one number that combines stream and event time. The other columns are compared only
     between rows with equal numbers.

@@ -129,7 +129,7 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
     - WindowNotClosed if the watermark has not passed the end of every window.
     - ExecutorsUnable if executors cannot run tidemark.
     - WindowExpired if the lake no longer keeps the full input of a window.
-    - LakeError, and the errors of `batch.write`.
+    - InvalidSettings if a table has windows of another length, LakeError, and the errors of `batch.write`.
 
     After an error, earlier commits of the same call stay visible, such as the commit to another table.
     """

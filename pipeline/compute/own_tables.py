@@ -41,7 +41,7 @@ START, END = "window_start", "window_end"
 """Input columns with the start and the end of the window that reads the row."""
 
 UNREADABLE = re.compile(r'[tT]ype":"(void|variant)"')
-"""Matches Spark types, at any depth of a column's type as JSON, that Delta stores, but most readers cannot read."""
+"""Matches, anywhere in a column's type as JSON, the Spark types that Delta stores but most readers cannot read."""
 
 RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
@@ -79,7 +79,7 @@ class OwnBatch(WindowBatch):
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
         """Compute the rows in one Spark job per range of contiguous windows, and write them.
 
-        Raises ExecutorsUnable, ToolMissing, CorruptObject if a file of heartbeats is damaged, and TableFailed if the
+        Raises ExecutorsUnable and ToolMissing, CorruptObject if a file of heartbeats is damaged, and TableFailed if the
         table's definition fails or returns rows that the lake cannot store.
         """
         definition, (table,), schema = self.definition, self.tables, pa.schema([])

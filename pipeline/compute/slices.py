@@ -65,9 +65,9 @@ PLACE = ("_file", "_row")
 in the file, from 0."""
 
 COPIES = pa.schema({"unable": pa.string(), "_file": pa.string(), "_row": pa.int64(), "_is_dropped": pa.bool_()})
-"""Schema of the rows that a task of `Search` returns. Each identifies a heartbeat in the table `heartbeats`. If
-`_is_dropped` is true, the heartbeat is a copy to drop. Otherwise it is kept, and its `late` becomes false, because a
-copy of it landed in time."""
+"""Schema of the rows that a task of `Search` returns. A row identifies a heartbeat in the table `heartbeats`, unless
+`unable` says why the executor cannot run tidemark. If `_is_dropped` is true, the heartbeat is a copy to drop. Otherwise
+it is kept, and its `late` becomes false, because a copy of it landed in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ def windowed(
 
 
 def own_tables(settings: Settings) -> dict[str, TableDefinition]:
-    """Read the custom tables of the settings section `[tables]` from their files. Raises InvalidSettings."""
+    """Read the custom tables of `[tables]` from their files. Raises InvalidSettings if a file or option is unusable."""
     return {name: read_table(settings, name) for name in settings.tables}
 
 
@@ -195,8 +195,8 @@ def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDef
 
 def read_table(settings: Settings, name: str, known: TableDefinition | None = None) -> TableDefinition:
     """Read a table of the settings section `[tables]` from its file. If the file has not changed since `known` was
-    read, return `known`. Modules that the file imports are not reloaded. Raises InvalidSettings if the file is
-    unusable."""
+    read, return `known`. Modules that the file imports are not reloaded. Raises InvalidSettings if the file or an
+    option of the table is unusable."""
     table = settings.tables[name]
     path = Path(table.file)
     text = _text_of(name, path)
@@ -240,7 +240,7 @@ def _checked(definition: TableDefinition, settings: Settings, beside: Iterable[s
 
 
 def _shares_names(name: str, other: str, settings: Settings) -> bool:
-    """Return True if an asset, job or op of one of two tables would have the name of one of the other table."""
+    """Return True if each of the two tables would have an asset, job or op with the same name."""
     first, second = sorted((name, other), key=len)
     shared = {f"{first}_by_name"}
     return second in (shared if settings.dagster.name else shared | {f"compute_{first}", f"compute_{first}_by_name"})

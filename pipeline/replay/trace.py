@@ -207,8 +207,8 @@ def extent_of(trace: Trace) -> Extent:
 
 
 def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeout: timedelta) -> Ints:
-    """Return the times of the ticks for a trace, at the interval `tick`. The first tick is one interval after the first
-    publish time, rounded down to the second. The last tick is about `idle_timeout` and two intervals after `last_us`.
+    """Return the times of the ticks for a trace, at the interval `tick`. The first tick is one interval after the start
+    of the first publish second. The last tick is about `idle_timeout` and two intervals after `last_us`.
     Raises TraceUnusable if there are more than MOST_TICKS."""
     interval = duration_us(tick)
     begin = first_publish_us // BUCKET_US * BUCKET_US + interval
@@ -236,7 +236,7 @@ def ticks_of(
 
     A reading is the earliest publish time of the messages that are published but not acknowledged at the tick. If there
     is no such message, it is the time of the tick. `complete_from` is the first publish time by default. Giving the
-    `extent` of the trace saves reading the trace once more.
+    `extent` of the trace saves reading the trace once more. Raises TraceUnusable like `extent_of` and `tick_times`.
     """
     extent = extent_of(trace) if extent is None else extent
     tick_us = tick_times(extent.first_publish_us, extent.last_us, tick, idle_timeout)
@@ -245,8 +245,8 @@ def ticks_of(
 
 def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: datetime) -> list[Tick]:
     """Return the ticks for a trace at the times `tick_us`, which are ascending. `observed_us` contains the time of each
-    tick's readings. Such a time is raised to that of the previous tick's readings if it is earlier, and lowered to the
-    time of its own tick if it is later."""
+    tick's readings. If the readings of an earlier tick have a later time, that time is used instead. A time after its
+    own tick is replaced with the tick's time."""
     observed_us = np.minimum(np.maximum.accumulate(observed_us), tick_us)
     landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
     deltas = Totals(3, MERGES)  # by tick, publish bucket and event bucket

@@ -180,8 +180,8 @@ MAX_LAGS = tuple(timedelta(seconds=60 * minutes) for minutes in (1, 2, 5, 10, 30
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution of messages over durations: `counts[i]` messages have the duration `seconds[i]`. `seconds` ascend,
-    and are not empty."""
+    """A distribution of messages over durations: `counts[i]` messages have the duration `seconds[i]`. `seconds` is
+    ascending and not empty."""
 
     seconds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -230,8 +230,8 @@ class Disorder:
 
 
 def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | None:
-    """Measure the disorder of a trace, compared with a band, and find its `worst` slowest and fastest streams. Return
-    None if no message is valid.
+    """Measure the disorder of a trace, compared with a band. Find its slowest streams and its fastest ones, `worst` of
+    each. Return None if no message is valid.
 
     Reads the messages twice. Memory depends on the time that the messages span and on the number of streams, not on the
     number of messages.

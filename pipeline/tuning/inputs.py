@@ -83,7 +83,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
             raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by another key")
     without = counts.pop(None, 0)
     if without and not counts:
-        raise NothingToTune(f"no message of {without:,} in {source} has a value for {by}; split by another key")
+        raise NothingToTune(f"none of the {without:,} messages in {source} has a value for {by}; split by another key")
     together = report_on(trace)
     if together is None:
         raise NothingToTune(f"in {source} no message with an event time has landed; try another trace or --since")
@@ -94,7 +94,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
             named = zip([*values, None], parts, strict=True)
             cohorts = [Cohort(value, part.rows, report_on(part)) for value, part in named if part.rows]
     except OSError as error:
-        message = f"{source} cannot be split in {gettempdir()} ({error}); name a folder with space by setting TMPDIR"
+        message = f"{source} cannot be split in {gettempdir()} ({error}); set TMPDIR to a folder with more free space"
         raise TidemarkError(message) from error
     return Cohorts(by, together, cohorts, len(counts) - len(values))
 
@@ -135,7 +135,7 @@ def facts_of_cohorts(found: Cohorts) -> dict[str, Any]:
 
 
 def report_on(source: Path | Lake, asked: Asked) -> TuningReport:
-    """Make the report on a trace file, or on a lake's recent traffic. Raises TraceUnusable, NothingToTune."""
+    """Make the report on a trace file, or on a lake's recent traffic. Raises TraceUnusable or NothingToTune."""
     return report_on_trace(source, asked) if isinstance(source, Path) else report_on_lake(source, asked)
 
 
@@ -187,7 +187,7 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
 
     For a lake, each cohort's watermark is decided at the recorded ticks. The readings of each tick are computed from
     the cohort's messages, for the time at which the base subscription was read. The tracking subscription is assumed to
-    have had no backlog. Raises TraceUnusable, NothingToTune.
+    have had no backlog. Raises TraceUnusable or NothingToTune.
     """
     trace: Trace
     settings, begins = asked.settings, asked.begins

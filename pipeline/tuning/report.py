@@ -88,8 +88,8 @@ class TuningReport:
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """The smallest tried `max_lag` such that at most the target share of the messages have a larger lag. None if no
-        tried value is large enough."""
+        """The smallest tried `max_lag` that is at least twice the band and that at most the target share of the
+        messages exceed. None if no tried value is large enough."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
@@ -100,9 +100,9 @@ class TuningReport:
 def make_report(
     workload: Workload, disorder: Disorder, source: str, asked: Asked, *, with_quantiles: bool = True
 ) -> TuningReport:
-    """Make the report: replay the same ticks with each band, by the rules `band` and `frontier`, with the quantile in
-    the settings. If they have no quantile, `with_quantiles` also tries SHOWN_QUANTILE. If they derive the slack from
-    the band, the slack is derived again for each band."""
+    """Make the report: replay the same ticks with each band, under the rules `band` and `frontier`, with the quantile
+    in the settings. If the settings have no quantile, `with_quantiles` also tries SHOWN_QUANTILE. If the settings
+    derive the slack from the band, the slack is derived again for each band."""
     settings = asked.settings
 
     def policy_of(variant: Variant, band: timedelta) -> Policy:
@@ -280,7 +280,7 @@ NEARLY_ALL = 0.8
 """A few streams are named as the cause of slow (or fast) messages if they sent at least this fraction of them."""
 
 MOST_LAG_LESS = 0.99
-"""A rejected message counts as delaying the watermark if it lags more than this fraction of the landed messages."""
+"""A rejected message counts as delaying the watermark if this fraction of the landed messages lag less."""
 
 STREAMS_NAMED = 5
 """Maximum number of streams named in the sentence about rejected messages."""

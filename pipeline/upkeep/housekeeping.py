@@ -149,7 +149,7 @@ class Housekeeper:
     def _dropped(self, name: str, before: str, what: str) -> Done:
         did = drop_partitions(self._lake.table(name), before, dry_run=self._dry_run)
         says = f"removed {counted(did['rows'], 'row')} {what} from {name}: {counted(did['partitions'], 'partition')}"
-        return _done(did, says, f"no rows of {name} {what}")
+        return _done(did, says, f"{name} has no rows {what}")
 
     def _drop_log(self) -> Iterator[Done]:
         if self._keep.log is None:

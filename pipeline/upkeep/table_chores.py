@@ -34,7 +34,7 @@ keep commits fast, because every commit goes through the list of all files of a 
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
-"""Thresholds for rewriting files: those smaller than SMALL_BYTES are rewritten, if a partition has at least MANY."""
+"""Thresholds for rewriting: files smaller than SMALL_BYTES are rewritten if a partition has at least MANY of them."""
 
 SORTED_FILES, SORTED_BYTES = 8, 512 << 20
 """Maximum size in memory of the rows that are sorted together: as a multiple of a new file's target size, and in bytes.
@@ -65,8 +65,8 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     nothing is rewritten, and only the numbers before are yielded.
 
     Readers see the same rows before and after, and concurrent appends succeed. The rows of the new files are sorted by
-    the column `order`, in parts. Raises TableConflict if another process rewrites the same files, and LakeError. An
-    error about one partition is raised after the others are done.
+    the column `order`, in parts. Raises LakeError, and TableConflict if another process rewrites the same files. An
+    error about one partition is raised after the others are done, an error of the storage itself immediately.
     """
     current = table.current()
     if current is None:
@@ -113,7 +113,7 @@ def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, o
 
 def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], written: Sequence[NewFile]) -> None:
     """Replace files of a partition by new ones with the same rows, in one transaction. The Delta library itself would
-    let two rewrites of the same files succeed, which would duplicate each row. Raises TableConflict, LakeError."""
+    let two rewrites of the same files succeed, which would duplicate each row. Raises TableConflict and LakeError."""
     column, now_us = table.partition_column, to_us(SystemClock().now())
     adds = [file.add_action(column, now_us, data_change=False) for file in written]
     removes = [file.remove_action(column, now_us, data_change=False) for file in files]
@@ -180,8 +180,8 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
 
 
 def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> None:
-    """Set how long the log keeps commits. A table that lists its features by name, as one with times without a zone
-    does, is left unchanged: the library would also turn on `variantType`, which many readers lack."""
+    """Set how long the log keeps commits. A table that lists its features by name, such as a table with times without a
+    zone, is left unchanged: the library would also turn on `variantType`, which many readers lack."""
     wanted, has_names = kept_for(keep), current.protocol().min_writer_version >= NAMED_FEATURES
     if not has_names and not wanted.items() <= current.metadata().configuration.items():
         with table_errors(table.uri):

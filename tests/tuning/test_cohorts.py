@@ -109,7 +109,7 @@ def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeyp
     with pytest.raises(TraceUnusable, match=r"lacks the column region \(it has message_id"):
         on_trace(plain, "attribute:region")
     attributes = written(trace, tmp_path / "map", ["eu"] * len(trace.publish_us), as_map=True)
-    with pytest.raises(NothingToTune, match=r"no message of 600 in .* has a value for attribute:fleet"):
+    with pytest.raises(NothingToTune, match=r"none of the 600 messages in .* has a value for attribute:fleet"):
         on_trace(attributes, "attribute:fleet")
     with pytest.raises(NothingToTune, match="has a value for stream_prefix:/"):
         on_trace(plain, "stream_prefix:/")

@@ -437,7 +437,7 @@ def test_a_chore_that_fails_is_reported_and_the_others_are_done(tmp_path: Path) 
     (house.folder / "tables/mine").mkdir()
     chores = house.tidy(windows=DAY)
     assert of(chores, "earlier versions", "tables")[0].says.startswith("mine: ")
-    assert of(chores, "retention", "windows")[-2].says.startswith("no rows of tables/mine")
+    assert of(chores, "retention", "windows")[-2].says.startswith("tables/mine has no rows")
     failed = {(chore.name, chore.about): chore.sentence for chore in chores if chore.failed}
     assert entry_name(1) in failed.pop(("packing", "tracking log"))
     assert [about for _, about in failed] == ["windows", "tables"]
