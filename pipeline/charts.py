@@ -121,8 +121,8 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: a title, a note, two axes, and what is drawn between them. `height`, `width` and `left`, the plot's left
-    edge, are in units of the drawing."""
+    """A chart: a title, a note, two axes, and what is drawn between them. `left` is the plot's left edge. `height`,
+    `width` and `left` are in units of the drawing."""
 
     title: str
     note: str

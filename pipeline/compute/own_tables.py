@@ -146,7 +146,7 @@ class OwnBatch(WindowBatch):
 
 
 def _literal(path: str) -> str:
-    """Escape the characters of a path that Spark would take for a pattern."""
+    """Escape the characters of a path that Spark would interpret as a pattern."""
     return re.sub(r"([][{}*?\\])", r"\\\1", path)
 
 

@@ -114,7 +114,7 @@ class TableDefinition:
         return self.build(heartbeats, windows)
 
     def windowing(self, windows: WindowSettings) -> Windowing:
-        """Return the table's windowing, whose first window starts at or after `windows.first`."""
+        """Return the table's windowing. Its first window is the first one that starts at or after `windows.first`."""
         length = self.window or windows.length
         return Windowing(length, windows.first + (EPOCH - windows.first) % length)
 

@@ -151,8 +151,8 @@ class TickNotes:
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
         """Record a tick that did not fail. If the tick had to leave messages unread, `waits` says why, and is recorded.
-        Otherwise, the sensor's first such tick in this process or after a failure also deletes the lake's record of
-        the sensor."""
+        Otherwise, the lake's record of the sensor is deleted too, if this is the sensor's first good tick in this
+        process or its first one after a failure."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -187,7 +187,7 @@ class TickNotes:
 
 WINDOWS_STAND_FOR = timedelta(days=1)
 """Age after which a failed tick, or a failed run that computes windows, no longer counts as unresolved. A run that
-keeps failing is retried every ten minutes, so it always has a newer failure."""
+keeps failing is retried at least every ten minutes, so it always has a newer failure."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
 """Age after which a failed run that reads the subscriptions no longer counts as unresolved. If a run succeeds earlier,
@@ -361,7 +361,7 @@ def failing(
     notes: Sequence[FailedRun], computed: Mapping[str, datetime], windowing: Windowing, now: datetime
 ) -> Failing | None:
     """Return a summary of the unresolved failures among `notes` (newest first); None if all are resolved. A failed run
-    over windows is resolved when all its windows have been computed after the failure."""
+    over windows is resolved when all its windows have been computed after the failure, or have another length now."""
     standing, waiting = [], list[str]()
     for note in notes:
         if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):

@@ -415,7 +415,7 @@ class Late(Counts):
 
 
 LATE_WITHIN = timedelta(days=1)
-"""Late heartbeats are counted from this time before the watermark on, rounded down to a whole hour of event time."""
+"""Late heartbeats are counted up to this long before the watermark, extended to a whole hour of event time."""
 
 NOTHING = identities(NO_ROWS)
 

@@ -207,7 +207,7 @@ class AuditedMinute:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The losses among the messages published in `[since, before)`, none of which is still outstanding on base.
+    """The losses among the messages published in `[since, before)`. Base has no outstanding message of this range.
     `minutes` are the minutes that may have losses.
 
     `untracked` is a lower bound on the messages that landed but never reached tracking, although the newest decision

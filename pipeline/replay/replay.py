@@ -32,8 +32,8 @@ def decide_again(
     earlier ticks.
 
     Recorded decisions must not influence the new ones. So the watermarks in `state` and in `Lost` entries are ignored,
-    and compacted entries are skipped: all their other data repeats earlier entries. The entries of the first tick, or
-    `state`, must contain the `Beginning`, which is the first entry of a log.
+    and compacted entries are skipped: apart from decisions, they only repeat earlier entries. The entries of the first
+    tick, or `state`, must contain the `Beginning`, which is the first entry of a log.
     """
     state = WatermarkState() if state is None else replace(state, watermark_at_least=None)
     if state.record is not None:

@@ -238,8 +238,8 @@ class LakeLandings:
         released: Sequence[Released] = (),
     ) -> None:
         """Create a trace of the messages that landed from `since` to `until`, both included. Messages whose ids are in
-        `left_out` are left out, and so are messages that landed after a release that covers them. `by` is a cohort key:
-        in batches, its value stands for each message's stream."""
+        `left_out` are left out, and so are messages that landed after a release that covers them. `by` is a cohort key.
+        Batches have its value as the stream of each message."""
         self._by, self._released = by, released
         self._heartbeats, self._table = heartbeats, heartbeats.in_place()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)

@@ -1,6 +1,6 @@
 """Tries many bands with several rules on recorded traffic, and measures the late share and the watermark's lag.
 
-The late share of a band is exact: a full replay with this band and the recorded readings would give the same.
+The late share of a band is exact: a full replay with this band and the recorded readings would give the same share.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -122,7 +122,7 @@ class Bound:
 
     - `pin` is the histogram cell of this message.
     - `messages` is an upper bound for the number of messages considered, which were published at `start` or later.
-    - `passed_over` is the number of these messages that lag more than `max_lag`, and so do not hold the watermark.
+    - `passed_over` is an upper bound for the number of these messages that do not hold the watermark, by `max_lag`.
     - `end` is the publish time up to which tracking has read.
     """
 

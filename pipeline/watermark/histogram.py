@@ -26,7 +26,7 @@ NO_EVENT = np.iinfo(np.int64).min
 """Event bucket of rejected messages, whose event time is unknown."""
 
 COPY = NO_EVENT + 1
-"""Event bucket of a copy of a message that is already counted. A copy, like a rejected message, only marks that
+"""Event bucket of a copy. Its message is already counted, so the copy, like a rejected message, only marks that
 something was published in its publish second."""
 
 NO_MINIMUM = np.iinfo(np.int64).max
@@ -329,8 +329,8 @@ def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
 
 
 def passed_over(histogram: Histogram, max_lag: timedelta | None, positions: Ints | None = None) -> int:
-    """Return an upper bound for the number of messages that lag more than `max_lag`, in all cells or in the cells at
-    `positions`."""
+    """Return an upper bound for the number of messages that are passed over because of `max_lag` (see `holding`), in
+    all cells or in the cells at `positions`."""
     if max_lag is None:
         return 0
     over = _is_passed_over(histogram, max_lag)

@@ -13,8 +13,8 @@ class Policy:
       or the frontier.
     - `band` is the disorder that is allowed for.
     - `idle_timeout` is the minimum length of a silence, and `idle` says what the watermark does in one.
-    - `quantile`: this share of the messages of each publish second is passed over, beginning with the earliest event
-      times. It tolerates slow clocks.
+    - `quantile`: at most this share of the messages of each publish second is passed over, beginning with the earliest
+      event times. It tolerates slow clocks.
     - `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the
       service may show a message a moment after its publish time.
     - `max_lag`: a message that is published more than this after its event does not hold the watermark. None: every
@@ -26,8 +26,8 @@ class Policy:
 
     - `near_real_time`: a subscription has no backlog if its oldest message was at most this old at the reading.
       Readers on Spark acknowledge in rounds of 5 s, and tracking is normally up to two rounds behind.
-    - `max_idle_lag`: in a silence, the sources' recent lag holds the watermark back by at most this time, in case the
-      last second had a broken clock.
+    - `max_idle_lag`: in a silence, the sources' recent lag holds the watermark back by at most this time, in case a
+      source with a wrong clock published last.
     - `max_reading_age`: if a reading is overdue by more than this, the watermark is held, so that the outage is
       reported.
     - `seek_tolerance`: a reading that is lower than the one before by more than this means a seek. Smaller differences

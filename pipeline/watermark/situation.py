@@ -65,7 +65,7 @@ class Situation:
 
     @property
     def release(self) -> datetime | None:
-        """The publish time before which an operator released messages; None once base has passed it."""
+        """The publish time before which an operator released messages; None without one, or once base has passed it."""
         before = self.released_before
         return before if before is not None and before > known(self.base).oldest_unacked else None
 
