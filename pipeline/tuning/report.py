@@ -146,7 +146,7 @@ def recommendation_sentence(report: TuningReport) -> str:
         place = ""
         if found.outcome is not None and (lag := found.outcome.lag_p50) is not None:
             free = _as_fresh(report.tuning, found.outcome)
-            besides = "" if free == found.outcome.band else f", and no more with bands up to {format_duration(free)}"
+            besides = "" if free == found.outcome.band else f", and no further with bands up to {format_duration(free)}"
             place = f" (the watermark {lag_text(lag)}{besides})"
         parts.append(f"{found} under the rule {variant.name}{place}")
     return f"For {at_most(report.target)}: {', '.join(parts)}."

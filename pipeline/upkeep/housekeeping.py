@@ -207,7 +207,7 @@ class Housekeeper:
         figures = {"files": len(gone), "bytes": sum(orphan.size for orphan in gone)}
         left = ""
         if len(gone) < len(found):
-            left = f"{counted(len(found) - len(gone), 'file')} may have landed messages (see `tidemark repair`): "
+            left = f"{counted(len(found) - len(gone), 'file')} may contain landed messages (see `tidemark repair`); "
         says = f"{left}deleted {counted(len(gone), 'unreferenced file')}, {figures['bytes']} bytes"
         yield _done(figures, says, f"{left}no other unreferenced file is older than {format_duration(GRACE)}")
 

@@ -92,8 +92,8 @@ BECAUSE = {
     Reason.HELD_INCOMPLETE: "tracking knows what was published since {complete_from}, and base may hold older messages "
     "(its reading is {base}, before slack); the watermark moves when base has acknowledged them",
     Reason.HELD_NO_DATA: "tracking knows no event time published more than a band before its reading ({tracking}); "
-    "`tidemark explain` says what would move it, and `tidemark quarantine` (with pubsub.attach, `tidemark try --sample "
-    "20`) what was rejected",
+    "`tidemark explain` says what would move the watermark, and `tidemark quarantine` (with pubsub.attach, `tidemark "
+    "try --sample 20`) lists rejected messages",
     Reason.HELD_STALE_READING: "the backlog of base or tracking was never read, or its next reading is overdue",
     Reason.HELD_CLOCK_SKEW: "this machine's clock and Pub/Sub's disagree; the watermark moves when the clock is right",
     Reason.HELD_SEEK: "a subscription was sought back (base {base}, tracking {tracking}); replayed messages may "
