@@ -122,7 +122,7 @@ class Bound:
 
     - `pin` is the histogram cell of this message.
     - `messages` is an upper bound for the number of messages considered, which were published at `start` or later.
-    - `passed_over` is an upper bound for the number of these messages that do not hold the watermark, by `max_lag`.
+    - `passed_over` is an upper bound for the number of these messages that `max_lag` keeps from holding the watermark.
     - `end` is the publish time up to which tracking has read.
     """
 
