@@ -48,8 +48,8 @@ class CompleteWindows:
     def after_decision(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
-        """Return the materializations of the next complete partitions, and a request without windows: no run has to
-        compute these partitions."""
+        """Return a request without windows, because no run has to compute these partitions, and the materializations of
+        the next complete partitions."""
         reported = self._next(context.instance, state, lake.clock.now())
         said = f"newly complete partitions of complete_windows: {len(reported)}"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported

@@ -1,4 +1,4 @@
-"""Asset keys, the specs of assets that no run computes, and the attributes that all assets share."""
+"""Asset keys, the specs of external assets (those that Dagster does not compute), and the attributes of all assets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -44,10 +44,10 @@ def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
 
 
 def on_computed(settings: Settings, tables: Iterable[str] = ()) -> dg.AutomationCondition[Any]:
-    """Request a partition of your asset each time its upstream partition is computed or recomputed. Upstream assets are
-    those over this pipeline's windows, including its custom tables. `tables` are custom tables outside the settings.
-    The asset's other dependencies do not count. If the upstream partition is recomputed while your asset's run reads
-    it, another run follows. `eager()` alone misses this case, and looks only at the newest partition."""
+    """Return a condition that requests a partition of your asset each time its upstream partition is computed or
+    recomputed. Only upstream assets over this pipeline's windows count, including its custom tables. `tables` are those
+    outside the settings. If the upstream partition is recomputed while your asset's run reads it, another run follows.
+    `eager()` alone misses this case, and looks only at the newest partition."""
     tables_too = map(dg.AssetKey, (*settings.tables, *tables))
     keys = (HEARTBEAT_DIFFS, STREAM_STATUS, COMPLETE_WINDOWS, *tables_too)
     ours = dg.AssetSelection.assets(*(key_of(settings, key) for key in keys))
@@ -84,8 +84,8 @@ def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.Asset
 
 
 def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> list[dg.AssetSpec]:
-    """Return the specs of assets that no run computes: topic, subscriptions, histogram and watermark and, without
-    `pubsub.attach`, heartbeats and quarantine."""
+    """Return the specs of external assets: topic, subscriptions, histogram and watermark. Without `pubsub.attach`, also
+    return those of heartbeats and quarantine."""
     tracking = name_of(settings, "tracking")
     becomes = "be acknowledged for the first time on base" if settings.pubsub.attach else "land"
     tracked = [
@@ -154,7 +154,7 @@ def spec(
     deps: Sequence[dg.AssetKey] = (),
     **more: Any,
 ) -> dg.AssetSpec:
-    """Build the spec of an asset that is not defined by a decorated function."""
+    """Build the spec of an asset, with the attributes that all assets share."""
     upstream = [key_of(settings, dep) for dep in deps]
     return dg.AssetSpec(
         key_of(settings, key), deps=upstream, description=description, **shown(settings, uri, columns), **more

@@ -107,7 +107,7 @@ def verdict(
 
 
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """Convert a check's result, which must name the check, into the event that a sensor or a job reports."""
+    """Convert a check's result, which must name its asset and check, into the event that a sensor or a job reports."""
     return dg.AssetCheckEvaluation(**result._asdict())
 
 
@@ -292,8 +292,8 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
 
 
 def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
-    """Evaluate the check `subscriptions`. A missing permission only causes a warning. If Pub/Sub is unreachable, return
-    nothing, because the landing and tracking ticks already report this."""
+    """Evaluate the check `subscriptions`. If a permission is missing, the check only warns. After another PubSubError,
+    log it and return no result, because the landing and tracking ticks already report it."""
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:

@@ -48,11 +48,11 @@ def build_definitions(
     topic: dg.AssetKey | None = None,
     plan: RunPlan = PLAN,
 ) -> dg.Definitions:
-    """Build the assets, sensors, jobs and resources for these settings.
+    """Build the assets, checks, jobs, sensors, schedules and resources for these settings.
 
     `clock` is by default the machine's clock. `tables` are custom tables in addition to those of `[tables]`. With
     `pubsub.attach`, only definitions that need no landed data are built, and `tables` must be empty. `topic` is the key
-    of an asset that stands for the topic. Raises InvalidSettings.
+    of an asset that stands for the topic. Raises InvalidSettings, and ToolMissing if a library for metrics is missing.
     """
     clock, kept = clock or SystemClock(), Kept()
     partitions = Partitions(settings.windowing, clock.now())

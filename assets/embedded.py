@@ -45,12 +45,12 @@ class Pipeline:
     @property
     def diffs(self) -> dg.AssetKey:
         """The key of heartbeat_diffs. A partition is an hour of windows, or a single window of an hour or longer. It is
-        materialized once all of its windows are computed."""
+        materialized once it has closed and all of its windows with heartbeats are computed."""
         return key_of(self.settings, HEARTBEAT_DIFFS)
 
     @property
     def heartbeats(self) -> dg.AssetKey:
-        """The key of heartbeats, materialized by each landing tick that lands something."""
+        """The key of heartbeats, materialized by each tick or run that lands heartbeats."""
         return key_of(self.settings, HEARTBEATS)
 
     @property
@@ -101,8 +101,8 @@ def pipeline(
     the key of your own asset that stands for the topic; pipelines that read the same topic share it.
 
     The pipeline's name is `name`, else `dagster.name` in the file, else `tidemark`. With `name="orders"`, the variables
-    that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Commands cannot see `name`, so set
-    `dagster.name` instead if you use them. Each pipeline needs its own subscriptions and lake. Raises InvalidSettings.
+    that override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Commands cannot see `name`: to use
+    them, set `dagster.name` instead. Each pipeline needs its own subscriptions and lake. Raises InvalidSettings.
     """
     from tidemark.resources.json_logs import log_as  # imports structlog: a tenth of a second
 

@@ -33,8 +33,8 @@ from tidemark.resources.keys import LAKE, PUBSUB, SPARK, lake_of, pubsub_of, spa
 from tidemark.resources.lake import LakeResource
 
 WHY_NOT = "tidemark/why_not"
-"""The tag of a run that pulled nothing because the executors lack tidemark. Its value is the error, which says what to
-do."""
+"""The tag of a run that pulled nothing because the executors cannot run tidemark. Its value is the error, which says
+what to do."""
 
 MOST_OF_A_TAG = 1000
 """Maximum number of characters of an error in a tag."""
@@ -73,8 +73,8 @@ def _reported(
 
 
 def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
-    """Define the job `ingest`. It reads in rounds, each a Spark job, until the oldest message of the backlog is recent
-    or the run's time is up."""
+    """Define the job `ingest`. It reads in rounds, each a Spark job, until the run's time is up. Without the
+    tag STAYS or continuous mode, it also ends once the backlog is young, or once the readers find hardly anything."""
 
     @job_of(settings, INGEST, "read_rounds", PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
@@ -173,8 +173,8 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
 def why_readers(
     state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
 ) -> str | None:
-    """Return why the backlog needs readers on Spark, as a sentence. Return None if ticks can land the backlog, or if no
-    recent reading tells how large it is."""
+    """Return why the backlog needs readers on Spark, as a sentence. Return None if no recent figure shows that ticks
+    cannot land the backlog."""
     decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None
@@ -195,7 +195,7 @@ def why_readers(
 
 def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
     """Return the id of the run whose readers pull now, or None if there is no such run. A run counts from its first
-    completed round until it exceeds its planned time by OVERTIME."""
+    completed round, while it gives signs of life, until it exceeds its planned time by OVERTIME."""
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
         run = record.dagster_run
         began = record.start_time or record.create_timestamp.timestamp()
@@ -207,7 +207,7 @@ def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
 
 def why_no_run(runs: Runs, now: datetime, settings: Settings, plan: RunPlan = PLAN) -> str | None:
     """Return why no run may be requested now, or None if one may be. Reasons: a run is under way, the last runs failed,
-    the executors could not run the last run, or the last run found nothing to pull."""
+    the executors could not run the last run, or the last run found hardly anything to pull."""
     newest = runs.newest(INGEST, 1)
     tags = newest[0].dagster_run.tags if newest else {}
     has_failed = bool(newest) and newest[0].dagster_run.status is dg.DagsterRunStatus.FAILURE  # a retry inherits tags

@@ -180,9 +180,9 @@ def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition)
 def due_windows(
     lake: LakeResource, tables: Iterable[TableDefinition], now: datetime
 ) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
-    """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them. A
-    table without due windows is left out until its input may have changed (see `NothingDue`). Raises LakeError if
-    `heartbeat_diffs` cannot be read."""
+    """Yield each table with the numbers of its due windows, in order, or with the error that prevents finding them. If
+    the last call found no due window of a table, the table is left out until its input may have changed (see
+    `NothingDue`). Raises LakeError if the tracking log or `heartbeat_diffs` cannot be read."""
     settings, watermark = lake.settings, lake.state(TABLES).watermark
     closed = lake.kept_windows().closed(None if watermark is None else min(watermark, now))
     current = lake.of(TABLES).diffs().table.current()

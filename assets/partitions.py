@@ -21,8 +21,8 @@ YEARS_BEFORE = 1
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitions of an asset. `windowing` contains the asset's windows, and `loaded_at` is the time at which
-    Dagster loaded the definitions."""
+    """The partitions of an asset. `windowing` divides event time into the asset's windows. `loaded_at` is the time at
+    which Dagster loaded the definitions."""
 
     windowing: Windowing
     loaded_at: datetime
@@ -57,8 +57,8 @@ class Partitions:
         return held
 
     def beside(self, keys: Iterable[str]) -> list[str]:
-        """Return the listed partitions just before the first of `keys` and just after the last. Each side has as many
-        as another run of WINDOWS_PER_RUN windows can touch. `keys` must be in order."""
+        """Return the partitions just before the first of `keys` and just after the last: on each side, as many as
+        another run of WINDOWS_PER_RUN windows can touch, but only listed ones. `keys` must be in order."""
         listed, numbers = self.listed, [self.listed.number_of(self.listed.named(key).start) for key in keys]
         most = WINDOWS_PER_RUN * self.windowing.length // listed.length + 1
         found = [number + step for number in numbers[:1] for step in range(-most, 0)]

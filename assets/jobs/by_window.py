@@ -49,7 +49,7 @@ class WindowsConfig(dg.Config):
 @dataclass(frozen=True)
 class WindowsAsset:
     """An asset that runs compute window by window: its key without the pipeline's prefix, its partitions, and the index
-    of its windows. `further` is the asset's lookback minus the lookback of `heartbeat_diffs`."""
+    of its windows. `further` is the time by which its lookback exceeds that of `heartbeat_diffs`, or zero."""
 
     settings: Settings
     asset: dg.AssetKey
@@ -144,7 +144,7 @@ class WindowsAsset:
         return next(held.without(computed, bounds), None) is None and sum(map(len, computed.within(bounds))) >= least
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
-        """Return the windows of the run's partitions that are computed, or have a heartbeat in their interval or
+        """From the run's partitions, return the windows that are computed or have a heartbeat in their interval or
         lookback. Windows before the retention boundary are left out, unless a partition has no others. For a partition
         that is wholly before the boundary, return at least its last window, so that `refuse_expired` refuses it. Raises
         WindowNotClosed if a partition is not closed, and LakeError."""
@@ -188,7 +188,7 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
 
 def _refuse_outside(stretches: Iterable[range], windowing: Windowing, lake: LakeResource) -> None:
     """Raise ValueError if a range of windows begins before `windows.first`, and WindowNotClosed if it ends in the
-    future. Looks only at the ends of each range, which may have millions of windows."""
+    future and is not closed. Only the ends of a range are checked, because it may have millions of windows."""
     for first, last in ((windowing.numbered(stretch[0]), windowing.numbered(stretch[-1])) for stretch in stretches):
         if first.start < windowing.first:
             raise ValueError(f"{first.key} is before the first window, {windowing.containing(windowing.first).key}")
@@ -224,8 +224,8 @@ def window_keys(windows: Sequence[Window]) -> dict[str, Any]:
 
 
 def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequence[dg.AssetSpec]:
-    """Return the spec of the asset `corrections`, downstream of `heartbeat_diffs` and these custom tables. Empty unless
-    `windows.corrections` is set."""
+    """Return the spec of the asset `corrections`, downstream of `heartbeat_diffs` and these custom tables. Return
+    nothing unless `windows.corrections` is set."""
     if not settings.windows.corrections:
         return []
     about = (

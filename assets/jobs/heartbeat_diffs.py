@@ -213,7 +213,7 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
 
 def status_metadata(silence: Sequence[WindowSilence], status: pa.Table, windows: Sequence[Window]) -> dict[str, Any]:
     """Return the metadata of a partition: the counts of the newest of these windows that is in `silence`, and some of
-    its streams. `status` has the rows of `stream_status`. Empty if `silence` has none of the windows."""
+    its streams. `status` has the rows of `stream_status`. If `silence` has none of the windows, return nothing."""
     held = {window.key for window in windows}
     last = max((found for found in silence if found.window in held), key=lambda one: one.window, default=None)
     if last is None:

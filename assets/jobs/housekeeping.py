@@ -105,11 +105,11 @@ def _prune_or_skip(instance: dg.DagsterInstance, settings: Settings, before: dat
 
 def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> dict[str, int]:
     """Delete the events that this pipeline's ticks reported before a moment, except the newest of each asset and check.
-    Events of partitions stay, because no tick reports them.
+    Events of partitions stay, because they record which partitions are materialized.
 
     Returns the numbers of deleted events and check evaluations; empty if the kind of storage is unknown. The process
     may be killed at any point, and ticks may run at the same time. A SQLite file does not shrink, but its freed space
-    is reused. Raises DagsterPartMissing, before anything is deleted, if a name, table or column is missing.
+    is reused. Raises DagsterPartMissing, before anything is deleted, if Dagster lacks a needed name, table or column.
     """
     if why := private.why_missing(private.EVENTS):
         raise DagsterPartMissing(why)
@@ -148,7 +148,7 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
 
 
 def prune_runs(runs: Runs, before: datetime, but: str) -> int:
-    """Delete this pipeline's runs that finished before a moment, with their events and logs, and return their number.
+    """Delete this pipeline's runs that finished before a moment, with their events and logs. Return the number of runs.
     `but` is the id of the current run, which is kept."""
     deleted, instance = 0, runs.instance
     while found := [run_id for run_id in runs.finished_before(before, RUNS_AT_ONCE) if run_id != but]:

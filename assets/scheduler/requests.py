@@ -90,8 +90,8 @@ class OlderWindows:
     was_stale: bool = False
 
     def stale(self, ended: Attempts, closed: range, now: datetime) -> Spans:
-        """Return the closed stale windows that none of the runs in `ended` has computed since the count. Ignores
-        runs that ended after `now`, because the clock was set back."""
+        """Return the closed stale windows that none of the runs in `ended` has computed since the count. A run that
+        ended after `now` does not count, because the clock was set back."""
         counted, at = self.counted
         computed = (run.windows.within(closed) for run in ended if not run.failed and at < run.ended_at <= now)
         return Spans(*counted.without(Spans(*chain.from_iterable(computed)), closed))
@@ -174,8 +174,8 @@ def next_request(
 
 
 def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | None:
-    """Return the numbers of closed windows that are not computed, or None if the window of the first heartbeat is not
-    closed yet. Raises LakeError."""
+    """Return the numbers of closed windows that are not computed, or None if no closed window has a heartbeat. Raises
+    LakeError."""
     windowing, done = lake.settings.windowing, lake.kept.get((CHOICE, "nothing_due"), NothingDue)
     front = Front.of(windowing, watermark, now)
     if done.holds(front.first_open, now):
@@ -216,10 +216,10 @@ def pause_of(
     longest: timedelta = LONGEST_PAUSE,
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> str | None:
-    """Return why no run of a job may be requested now, or None if one may be. Runs whose process has died are first
-    reported as failed. There are two reasons:
+    """Return why no run of a job may be requested now, or None if one may be. Dead runs are first reported as ended, by
+    `report_dead`. There are two possible reasons:
 
-    - A run is under way. The reason is then `run <id>`, followed by the words in `does`.
+    - A run is under way. The reason is then `run <id>`, followed by the words in `does`, or that the run is queued.
     - The pause after failed runs is not over. It grows with each consecutive failure, up to `longest`. A failed run for
       which `counts` is false ends the series, as a success does.
     """

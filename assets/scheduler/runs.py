@@ -51,7 +51,7 @@ class Runs:
         return self._ours(limit, None, "update_timestamp", after is not None, statuses=statuses, updated_after=after)
 
     def finished_before(self, moment: datetime, at_most: int) -> Sequence[str]:
-        """Return the ids of runs of any job that finished before a moment."""
+        """Return the ids of at most `at_most` runs, of any job, that finished before a moment."""
         wanted = dg.RunsFilter(tags=self._tag, statuses=FINISHED, updated_before=moment)
         return self.instance.get_run_ids(wanted, limit=at_most)
 
@@ -64,8 +64,8 @@ class Runs:
     ) -> Sequence[dg.RunRecord]:
         """Return at most `limit` of this pipeline's runs, of any job if `job` is None.
 
-        A query by tag reads every run that ever had the tag. So the first query omits it, and a second one follows only
-        if other pipelines' runs fill the answer. For unfinished runs, which are few, the first also omits the job."""
+        A query by tag reads every run that ever had the tag. So the first query omits the tag. A second query, with it,
+        follows only if other runs fill the answer. For unfinished runs, which are few, the first also omits the job."""
         ask = partial(self.instance.get_run_records, order_by=order, ascending=ascending)
         at_most, are_few = max(limit, FEWEST), set(more["statuses"] or FINISHED).isdisjoint(FINISHED)
         found = ask(dg.RunsFilter(job_name=None if are_few else job, **more), at_most)
@@ -121,7 +121,7 @@ earlier."""
 
 SILENT_FOR = timedelta(minutes=5)
 """A started run that logs nothing for this long counts as dead. Signs of life come every minute, and clocks may differ
-by a minute or two. A run that Dagster has created but not queued, because its storage failed, counts as dead too."""
+by a minute or two. After the same time, a run that Dagster has created but not queued counts as dead too."""
 
 STARTS_WITHIN = timedelta(minutes=30)
 """A launched run that has not started within this time counts as dead. A launcher may have to add a machine to a
@@ -170,18 +170,18 @@ def why_dead(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> bool:
-    """Return True if a run's last sign of life is less than SILENT_FOR from now. False if it is further in the future,
-    because the clock was set back: such a run may be dead."""
+    """Return True if a run gave a sign of life within SILENT_FOR of `now`. A sign further in the future does not count:
+    the clock was set back, and the run may be dead."""
     return any(is_recent(moment, now, SILENT_FOR) for moment in _heard(instance, record))
 
 
 _ahead = Kept(at_most=RUNS_LOOKED_AT)
-"""When this process first saw signs of life that were in the future, because the clock was set back. The key is a run's
-id and its signs of life."""
+"""The times at which this process first saw signs of life in the future, which occur if the clock was set back. The key
+is a run's id and its signs of life."""
 
 
 def _last_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> datetime:
-    """Return the time of a run's last sign of life. If that is in the future, return when it was first seen."""
+    """Return the time of a run's last sign of life or, if that is in the future, when this process first saw it."""
     heard = _heard(instance, record)
     if max(heard) <= now:
         return max(heard)

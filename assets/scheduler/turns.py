@@ -1,6 +1,6 @@
 """Chooses the windows to compute next, as pure functions of time. Windows are identified by their numbers.
 
-- *Live* windows end close to the watermark, while the watermark is close to the clock. They come first.
+- *Live* windows end close to the watermark. They exist only if the watermark is close to the clock, and come first.
 - *Older* windows (backlog) are all other due windows, and all stale windows. They are computed between live windows.
 
 A window that keeps failing is put on hold (it *rests*), while other windows continue.
@@ -34,12 +34,12 @@ FIRST, GROWTH = 48, 4
 number grows from run to run."""
 
 PATIENCE = timedelta(minutes=1)
-"""Maximum time that older windows wait. After this time, they get a run with the minimum time budget, even if live
-windows are due or about to close."""
+"""Maximum time that older windows wait if only one run at a time is allowed. After this time, they get a run with the
+minimum time budget, even if live windows are due or about to close."""
 
 FIRST_REST, LONGEST_REST, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10), timedelta(minutes=1)
-"""Pauses after failures: FIRST_REST after the first failure, doubled by each further one. The maximum is LONGEST_REST
-for a window, and LONGEST_PAUSE for a job."""
+"""Pauses after failures: FIRST_REST after the first failure, and twice the last pause after each further failure. The
+maximum is LONGEST_REST for a window, and LONGEST_PAUSE for a job."""
 
 SUSPECT, STEP = 2, 4
 """If windows fail together SUSPECT times in a row, the next run takes only a fraction of them, 1 / STEP. Each further
@@ -73,8 +73,8 @@ class Front:
 
     @classmethod
     def of(cls, windowing: Windowing, watermark: datetime, now: datetime) -> "Front":
-        """Compute the watermark's position at `now`. The watermark must not be later than `now`. Assumption: it
-        advances as fast as the clock."""
+        """Compute the watermark's position at `now`. The watermark must not be later than `now`. `gap` assumes that the
+        watermark advances as fast as the clock."""
         first_open = windowing.number_of(watermark)
         if now - watermark > LIVE_LAG:
             return cls(first_open, first_open, LONGEST)
@@ -134,7 +134,7 @@ def failures_in_a_row(attempts: Iterable[Attempt]) -> list[Attempt]:
 
 
 def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
-    """Describe how many windows are on hold, and which of them is tried again first. Empty if no window is on hold."""
+    """Describe how many windows are on hold, and which is tried again first. Return "" if no window is on hold."""
     if not resting:
         return ""
     first = min(resting, key=lambda rest: rest.until)

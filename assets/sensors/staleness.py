@@ -42,8 +42,8 @@ COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "untracked"),
     *("passed_over", "breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
-"""A check is reported again only if one of these figures has changed. Row counts are left out, since they change
-whenever messages land."""
+"""A check is reported again only if its verdict or one of these figures has changed. Row counts are left out, because
+they change whenever messages land."""
 
 
 @dataclass
@@ -160,7 +160,7 @@ def _recompute(look: CheckInput, stale: Sequence[Window]) -> None:
 def to_compute_again(
     missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, kept_since: datetime | None
 ) -> list[Window]:
-    """Return the stale windows whose end is after `watermark - within`, and whose start is not before `kept_since`."""
+    """Return the stale windows that end after `watermark - within`, and do not start before `kept_since`, if given."""
     if watermark is None:
         return []
     stale = [found.window for found in missed.stale if watermark - found.window.end < within]
