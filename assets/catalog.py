@@ -120,8 +120,8 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
         spec(
             settings,
             HEARTBEATS,
-            "Every valid message in full, with the compared fields as columns. A redelivered message may have two rows "
-            "here, but has only one in heartbeat_diffs.",
+            "Every valid message in full, with the compared fields as columns. A redelivered message can have several "
+            "rows here, but has only one in heartbeat_diffs.",
             uri=within(settings, "heartbeats"),
             kinds={"pubsub", "deltalake"},
             columns=described(heartbeat_columns(settings.message.kinds)),

@@ -37,7 +37,7 @@ def ids_in_logs(**ids: str) -> Iterator[None]:
 
 
 def log_as(chosen: LogSettings) -> None:
-    """Set up the logs of this process and of processes forked from it."""
+    """If `chosen` asks for JSON, set up JSON logs for this process and those forked from it. Repeats do nothing."""
     root = logging.getLogger()
     if chosen.format != JSON or any(isinstance(handler, JsonHandler) for handler in root.handlers):
         return

@@ -44,9 +44,9 @@ def exempt_from_collection() -> None:
 
 
 def return_free_memory() -> None:
-    """Start a thread that regularly returns glibc's free memory to the system. Does nothing with another C library.
+    """Start a thread that regularly returns glibc's free memory to the system. With another C library, do nothing.
 
-    By itself, glibc returns only free memory at the end of an arena. So after each backlog or check that needed more
+    By itself, glibc returns memory only from the end of an arena. So after each backlog or check that needed more
     memory than any before, the process would keep most of it.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

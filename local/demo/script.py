@@ -72,8 +72,8 @@ BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
 """The source stops this long before a window's end. So the window of the last heartbeats ends soon after the stop."""
 
 PATIENCE = timedelta(minutes=8)
-"""Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed. The durations in
-the options are added."""
+"""Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed. `run_demo` adds the
+durations in its Scale."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
@@ -111,7 +111,7 @@ class DemoFolder:
         self.summary = root / "summary.json"
 
     def refuse_foreign(self) -> None:
-        """Raise ServiceFailed if the folder has files that are not from an earlier demonstration."""
+        """Raise ServiceFailed if the path is a file, or a folder with files that are not from a demonstration."""
         is_earlier = self.config.is_file() and self.config.read_bytes().startswith(TEMPLATE.partition("\n")[0].encode())
         if not is_earlier and self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
             raise ServiceFailed(
@@ -154,8 +154,8 @@ class LakeWatch:
         self._lake = OpenLake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:
-        """Read the lake's report repeatedly until `reached` returns true for it. Raises ServiceFailed if it takes too
-        long."""
+        """Read the lake's report repeatedly until `reached` returns true for it, and return it. Raises ServiceFailed
+        if that takes longer than `patience`, and the error that ended publishing, if any."""
         began = self.clock.monotonic()
         while self.clock.monotonic() - began < self.patience.total_seconds():
             self.keep_up()
@@ -200,9 +200,9 @@ def run_demo(
     """Run the demonstration in the folder `root`: an outage, live traffic and a comparison with the truth file. Print
     the progress and the summary, and stop all started services.
 
-    The lake is kept, in `root` or in a bucket. Raises ToolMissing before it starts anything if Java is missing,
-    LakeError if a bucket has objects under the lake's prefix, and ServiceFailed if `root` has files that are not an
-    earlier demonstration's.
+    The lake is kept, in `root` or in a bucket. Before anything is started, raises ToolMissing if Java is missing,
+    LakeError if a bucket has objects under the lake's prefix, and ServiceFailed if `root` has files that are not from
+    an earlier demonstration.
     """
     ignore_variables()
     find_java()
@@ -256,7 +256,7 @@ def show_next_steps(folder: DemoFolder, console: Console) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path for use in a command: relative if it is inside the current folder."""
+    """Return a path for use in a command: relative if it is inside the current folder, else absolute."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
@@ -310,8 +310,8 @@ def _play(folder: DemoFolder, watch: LakeWatch, supervisor: Supervisor, scale: S
 
 
 def ignore_variables() -> None:
-    """Remove the variables that override settings from the environment: with another lake or topic, the demonstration
-    would run on a real pipeline's data."""
+    """Remove from the environment the variables that override settings, and print their names. With another lake or
+    topic, the demonstration would run on a real pipeline's data."""
     overriding = (one for one in os.environ if one.upper().startswith(PREFIX) and "__" in one)
     if found := sorted({*overriding, *({"PUBSUB_EMULATOR_HOST"} & os.environ.keys())}):
         print(f"ignored, because the demonstration has its own settings: {', '.join(found)}")

@@ -23,7 +23,7 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Spread | None":
-        """Return the median and the maximum; None without values."""
+        """Return the median and the maximum; None if there are no values."""
         known = list(seconds)
         return cls(round(quantile(known, 0.5), 1), round(max(known), 1)) if known else None
 
@@ -49,7 +49,7 @@ class Summary:
 
     @property
     def is_right(self) -> bool:
-        """True if the lake has exactly the rows that follow from the truth file."""
+        """True if the lake has exactly the rows that follow from the truth file, none of them late or missed."""
         found = self.comparison
         return (
             found.rows > 0

@@ -63,7 +63,7 @@ def publish(
     progress: Callable[[int, datetime], None] = lambda _sent, _reached: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Published:
-    """Publish every message with an event time in `[start, end)`, in the order of publication times.
+    """Publish every message that `messages` yields for `[start, end)`, in the order of publication times.
 
     No message is sent before its publication time. Messages of the past are sent as fast as Pub/Sub accepts them or,
     with `speed_up`, at that multiple of real time. Publishing ends when all messages are sent, or when `stop()` is
@@ -71,8 +71,8 @@ def publish(
 
     However the run ends, the truth file is readable and has every confirmed message, but Ctrl-C may lose the last
     request. If an answer was lost, the request is retried, and its messages may be on the topic twice, with different
-    message ids. Raises PubSubUnreachable, SubscriptionMissing if the topic does not exist, PermissionMissing,
-    LakeUnwritable for the truth file, and InvalidSettings.
+    message ids. Raises PermissionMissing, SubscriptionMissing if the topic does not exist, PubSubUnreachable,
+    LakeUnwritable if the truth file cannot be written, and InvalidSettings if `end` is not after `start`.
     """
     began = clock.monotonic()
 
@@ -92,7 +92,7 @@ def publish(
 def _when_due(
     pieces: Iterator[Rows], horizon_us: Callable[[], int], clock: Clock, stop: Callable[[], bool]
 ) -> Iterator[Rows]:
-    """Yield the messages in batches, each when its publication time is before `horizon_us()`."""
+    """Yield batches of at most BATCH messages, once `horizon_us()` has reached their publication times."""
     for rows in pieces:
         sent = 0
         while sent < len(rows):
@@ -222,12 +222,12 @@ class Source:
         )
 
     def stop(self) -> Published | None:
-        """Stop publishing, and return what was published. Raises the error with which publishing failed."""
+        """Stop publishing, and return the counts (None if never started). Raises the error that ended publishing."""
         self._stop.set()
         return None if self._published is None else self._published.result()
 
     def raise_failure(self) -> None:
-        """Raise the error with which publishing failed, if it has failed."""
+        """Raise the error that ended publishing, if there is one."""
         if self._published is not None and self._published.done():
             self._published.result()
 

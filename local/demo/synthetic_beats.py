@@ -113,7 +113,7 @@ class SyntheticSource:
 def messages(
     source: SyntheticSource, start: datetime, end: datetime, rows_at_least: int = ROWS_AT_LEAST
 ) -> Iterator[Rows]:
-    """Yield all messages with event times in `[start, end)`, in pieces, in the order of publication.
+    """Yield the messages for `[start, end)`, in pieces, in publication order. Some broken ones state times outside it.
 
     The rows do not depend on how they are cut into pieces. A piece ends with a period, once `rows_at_least` rows were
     generated since the last piece. Only one piece is in memory, plus the delayed messages that belong to later pieces.
@@ -139,7 +139,7 @@ class _Plan:
 
     def __init__(self, source: SyntheticSource, start: datetime, end: datetime) -> None:
         if end <= start:
-            raise InvalidSettings(f"there is nothing to publish between {iso(start)} and {iso(end)}: end must be later")
+            raise InvalidSettings(f"nothing to publish: the end {iso(end)} must be after the start {iso(start)}")
         self._source = source
         self._start_ms, self._end_ms = to_us(start) // 1000, to_us(end) // 1000
         self._length_ms = max(1, self._end_ms - self._start_ms)

@@ -37,7 +37,7 @@ ROW_GROUP = 50_000
 
 class TruthFile:
     """Writes a truth file in a `with` block. The file is readable afterwards, even if the block fails. Raises
-    LakeUnwritable."""
+    LakeUnwritable if the file cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

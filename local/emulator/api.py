@@ -102,8 +102,8 @@ class Shared:
 
 class Service:
     """The base class of the gRPC services. Each public method is a gRPC method. It takes a plain protobuf request and
-    the call's context, and returns the answer as a protobuf, a dict of its fields, or bytes. The caller must hold the
-    lock. Raises ModelErrors."""
+    the call's context, and returns the answer as a protobuf, a dict of its fields, or bytes; None if the answer has no
+    fields. The caller must hold the lock. Raises ModelErrors."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -180,7 +180,7 @@ class SubscriberService(Service):
     # Messages
 
     def pull(self, request: Any, context: Any) -> bytes:
-        """Return messages. If there are none, wait for some until shortly before the caller's deadline."""
+        """Return messages. If there are none, wait for some, at most until shortly before the caller's deadline."""
         limits.resource("subscriptions", request.subscription)
         if request.max_messages < 1:
             raise Invalid(f"max_messages = {request.max_messages}: it must be at least 1")
@@ -343,7 +343,7 @@ def listed(field: str, resources: list[Any], request: Any) -> dict[str, Any]:
 
 
 def page(field: str, found: list[Any], request: Any) -> dict[str, Any]:
-    """Return one page of a list, as the fields of the answer. If the page size is below 1, return the whole list."""
+    """Return one page of a list, as the fields of the answer. A page size below 1 stands for the rest of the list."""
     if not re.fullmatch("[0-9]{0,9}", request.page_token):
         raise Invalid(f"page_token = {request.page_token!r} was not issued here")
     start = int(request.page_token or 0)

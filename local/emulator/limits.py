@@ -1,5 +1,5 @@
 """Checks requests against the limits that Google documents under "Quotas and limits". Each check raises Invalid, which
-names the limit and the value."""
+names the limit."""
 
 import re
 from collections.abc import Sequence

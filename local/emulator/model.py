@@ -1,6 +1,6 @@
 """Pub/Sub as a single-threaded state machine, with faults that depend only on a seed.
 
-Each call gets the time as an argument: the model reads no clock and never sleeps. It does not use gRPC. A message is a
+Calls get the time as an argument: the model reads no clock and never sleeps. It does not use gRPC. A message is a
 plain protobuf of `google.pubsub.v1`, stored once for all subscriptions of its topic.
 """
 
@@ -28,7 +28,7 @@ READINGS_KEPT = 16
 
 
 class PubSubModel(Catalogue):
-    """Topics, subscriptions and snapshots, in memory. Each call gets its time as `at`, which never goes back."""
+    """Topics, subscriptions and snapshots, in memory. `at` is the time of a call, and must never go back."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class PubSubModel(Catalogue):
     def publish(self, topic: str, messages: Sequence[Any], at: datetime) -> list[str]:
         """Publish to every subscription of the topic, and return the messages' ids in order.
 
-        Sets each message's `message_id` and `publish_time`, and keeps the object, which the caller must not change
+        Set each message's `message_id` and `publish_time`, and keep the object, which the caller must not change
         later. Publish times never go back. If a message does not pass a subscription's filter, it counts as
         acknowledged on this subscription. Raises NotFound.
         """
@@ -89,8 +89,8 @@ class PubSubModel(Catalogue):
         """Return the next messages, leased for the ack deadline. If a message is not acknowledged before its lease
         ends, it is redelivered with the same id and publish time. Raises NotFound.
 
-        With `max_bytes`, the message that brings the total to this size is the last one. `goes_on` is true if a
-        waiting call tries again: faults happen only at its first attempt.
+        With `max_bytes`, the message that brings the total to this size is the last one. `goes_on` is true if a waiting
+        call tries again. Then, of the faults per call, only the loss of an answer with messages can happen.
         """
         if not goes_on:
             self._before()
@@ -119,7 +119,7 @@ class PubSubModel(Catalogue):
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
         """Acknowledge messages, even if their leases have ended. Ids of acknowledged messages are ignored.
 
-        Raises NotFound, and Invalid if an id belongs to another subscription; nothing is acknowledged then.
+        Raises NotFound, and Invalid if an id is malformed or of another subscription; nothing is acknowledged then.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -157,7 +157,7 @@ class PubSubModel(Catalogue):
         return None if next_us is None else from_us(next_us)
 
     def oldest_unacked(self, subscription: str, at: datetime) -> datetime | None:
-        """Return the publish time of the oldest visible unacknowledged message. No faults apply."""
+        """Return the publish time of the oldest visible unacknowledged message, or None. No faults apply."""
         state = self._state_at(subscription, at)
         return self._oldest(state)
 
@@ -227,8 +227,8 @@ class PubSubModel(Catalogue):
     def seek(self, subscription: str, to: datetime | str, at: datetime) -> None:
         """Seek to a time, or to a snapshot by name. Raises NotFound, and Refused for a snapshot of another topic.
 
-        - Seek to a time: earlier messages become acknowledged. Later messages become unacknowledged, if they are
-          retained.
+        - Seek to a time: messages published earlier become acknowledged. Messages published then or later become
+          unacknowledged, if they are retained.
         - Seek to a snapshot: its unacknowledged messages and all messages published since become unacknowledged.
           All others become acknowledged.
 
@@ -255,8 +255,8 @@ class PubSubModel(Catalogue):
         return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
 
     def _state_at(self, subscription: str, at: datetime) -> State:
-        """Return a subscription after bringing it up to the time `at`: end leases, undo the acknowledgements that
-        faults undo, and drop messages that are past their retention. Raises NotFound."""
+        """Bring a subscription up to the time `at`, and return it: leases end, acknowledgements canceled by a fault are
+        undone, and messages past their retention are dropped. Raises NotFound."""
         state = self._state(subscription)
         state.outstanding.pass_time(to_us(at))
         kept_since_us = to_us(at - state.retention)

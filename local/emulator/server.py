@@ -41,7 +41,7 @@ def served(
     """Serve the model during the block, and yield `host:port`. With port 0, a free port is chosen.
 
     `host` must be loopback, because there is no authentication. During the block, the server's threads use the
-    model, so the caller may only replace its `faults`. Raises ServiceFailed if the port is taken.
+    model, so the caller may only replace its `faults`. Raises ServiceFailed if the port cannot be used.
     """
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host  # IPv6
     shared = api.Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret

@@ -127,7 +127,7 @@ class Unacknowledged:
         return delivered
 
     def extend(self, ids: Iterable[tuple[int, int]], until_us: int, now_us: int) -> None:
-        """Extend the leases of these `(delivery, number)` pairs to `until_us`. Leases that have ended are ignored."""
+        """Make the leases of these `(delivery, number)` pairs end at `until_us`. Leases that have ended are ignored."""
         by_delivery: dict[int, list[int]] = {}
         for delivery, number in ids:
             if self.is_leased(delivery, number, now_us):

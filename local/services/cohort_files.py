@@ -80,7 +80,7 @@ def cohorts_of(written: Sequence[str]) -> dict[str, str]:
     """Return the filter of each cohort and of the pipeline REST, keyed by name. Each text in `written` is
     `NAME=FILTER`, or only `FILTER`, from which a name is derived.
 
-    Raises InvalidSettings if a filter is invalid, a name occurs twice, or the filter of REST is too long.
+    Raises InvalidSettings if a filter is invalid, a name is missing or taken, or the filter of REST is too long.
     """
     filters: dict[str, str] = {}
     for one in written:

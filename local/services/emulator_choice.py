@@ -79,8 +79,8 @@ def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
 
 
 def heap_flags() -> list[str]:
-    """Return memory flags for the official emulator's JVM: a heap of at most a quarter of the machine's memory, half
-    of the heap for new objects. At every pull, the emulator copies its undelivered messages to new objects. With the
+    """Return memory flags for the official emulator's JVM: a heap of a quarter of the machine's memory, at most 6 GiB,
+    and half of it for new objects. At every pull, the emulator copies its undelivered messages to new objects. With the
     JVM's defaults, a backlog of 400,000 messages therefore drains at a third of the speed."""
     heap_mb = min(6144, psutil.virtual_memory().total // 4 >> 20)
     huge = ["-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseTransparentHugePages"]  # only Linux has the second flag

@@ -114,7 +114,7 @@ def given_home() -> Path | None:
 def dagster_home(settings: Settings) -> Path:
     """Return the folder for DAGSTER_HOME: the current folder if it has `dagster.yaml` and tidemark's `workspace.yaml`.
     Otherwise copy the installed files to a folder next to Dagster's storage, and return that folder. Raises
-    ServiceFailed."""
+    ServiceFailed if they cannot be written."""
     if (given := given_home()) is not None:
         return given
     home = settings.dagster.state_folder / "dagster_home"

@@ -118,8 +118,8 @@ class Ownership:
                 self._clock.sleep(there.tick.total_seconds())
 
     def end(self) -> None:
-        """Record in `owner.json` that this `tidemark up` has ended, if the record is by a `tidemark up` in the same
-        folder. Raises LakeError."""
+        """Record in `owner.json` that the recorded `tidemark up` has ended. Do nothing unless it is this process, or an
+        ended process of the same folder. Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
         if there is None or there.ended is not None or not self._folder or there.folder != self._folder:
             return
@@ -137,7 +137,7 @@ class Ownership:
         return owner.pipeline != self._pipeline
 
     def is_of_another_topic(self, owner: Owner) -> bool:
-        """Return True if the lake's tracking log counts the messages of another topic. Raises LakeError."""
+        """Return True if the owner has another topic, and the tracking log has entries. Raises LakeError."""
         return owner.pipeline.topic != self._pipeline.topic and self._log.newest().number >= 0
 
     def sentence(self, owner: Owner) -> str:

@@ -21,7 +21,7 @@ from tidemark.pipeline.settings_sections import LISTEN, MetricsSettings
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
 RESTARTS_AT_MOST = 20
-"""Maximum number of restarts of a service. If it ends once more, `tidemark up` fails."""
+"""Maximum number of counted restarts of a service. If the service ends once more, `tidemark up` fails."""
 
 LOG_BYTES = 64 << 20
 """Maximum size of a service's log. The log of Dagster's daemon grows by about 15 MB a day."""
@@ -86,8 +86,8 @@ def noted_file(folder: Path) -> SlotFile[Noted]:
 
 
 def noted_in(folder: Path) -> Noted:
-    """Read the recorded processes of a folder; empty if the file is absent or damaged. Raises NewerFormat and
-    ServiceFailed."""
+    """Read the recorded processes of a folder; none if the file is absent or damaged. Raises NewerFormat, and
+    ServiceFailed if the file cannot be read."""
     with suppress(DamagedNote), usable(folder):
         return noted_file(folder).read() or Noted()
     return Noted()
@@ -110,8 +110,8 @@ class Supervisor:
     _has_warned: bool = field(default=False, init=False)
 
     def start(self, spec: ServiceSpec, *, wait: bool = True) -> None:
-        """Start a service and, with `wait`, wait until it is ready. Raises ServiceFailed with the end of the service's
-        log if it ends or is not ready in time."""
+        """Start a service and, with `wait`, wait until it is ready. If the service ends or is not ready in time, raises
+        ServiceFailed with the end of its log."""
         self.running.append(self._started(spec))
         with usable(self.state_folder):
             self._note()
@@ -133,8 +133,8 @@ class Supervisor:
             self.clock.sleep(POLL_SECONDS)
 
     def holds(self, name: str, port: int) -> bool:
-        """Return True if a started service itself listens at this port. If another process took the port first,
-        Google's emulator keeps running without a port."""
+        """Return True if a started service itself listens at this port, or if that cannot be determined. If another
+        process took the port first, Google's emulator keeps running without a port."""
         try:
             sockets = next(one.process for one in self.running if one.spec.name == name).net_connections()
         except psutil.Error as error:
@@ -142,8 +142,8 @@ class Supervisor:
         return any(one.laddr.port == port for one in sockets if one.status == psutil.CONN_LISTEN)
 
     def restart_what_died(self) -> None:
-        """Restart services that have ended. Raises ServiceFailed if a service has been restarted RESTARTS_AT_MOST
-        times."""
+        """Restart services that have ended. A restart counts only if the state folder is writable. Raises ServiceFailed
+        if a service ends after RESTARTS_AT_MOST counted restarts, and the errors of `wait_until_ready`."""
         for index, one in enumerate(self.running):
             code = one.process.poll()
             if code is None or one.spec.ends:
@@ -162,14 +162,14 @@ class Supervisor:
                 one.spec.when_back()
 
     def shorten_logs(self) -> None:
-        """Drop the older half of each service's log that has grown beyond LOG_BYTES."""
+        """Shorten each service's log that has grown beyond LOG_BYTES (see `shortened`)."""
         for index, one in enumerate(self.running):
             with suppress(OSError):
                 dropped = shortened(self.log_file(one.spec.name))
                 self.running[index] = replace(one, log_from=max(0, one.log_from - dropped))
 
     def stop(self) -> None:
-        """End every service with all its descendants: SIGTERM first, then SIGKILL."""
+        """End every service, in reverse order: SIGTERM for the service, then SIGKILL for it and its descendants."""
         for one in reversed(self.running):
             if one.process.poll() is None:
                 _end(one.process)
@@ -333,7 +333,7 @@ def log_end(log: Path, since: int = 0) -> str:
 
 
 def why_ended(log: Path, since: int = 0) -> list[str]:
-    """Return the lines of a log, from the offset `since` on, that say why its service ended; empty without a log."""
+    """Return the lines of a log, from the offset `since` on, that say why its service ended; none without a log."""
     return reasons(_lines(log, since))
 
 
@@ -344,7 +344,7 @@ def reasons(lines: list[str]) -> list[str]:
 
 
 def shortened(log: Path) -> int:
-    """If a log is larger than LOG_BYTES, keep only the lines of its last half. Return the number of bytes dropped.
+    """If a log exceeds LOG_BYTES, keep only the lines in its last LOG_BYTES / 2. Return the number of bytes dropped.
 
     The service keeps the log open for appending, so the file is rewritten in place. Lines that the service writes
     meanwhile may be dropped or precede earlier ones.

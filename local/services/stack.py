@@ -141,7 +141,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
 
 def have_connector(supervisor: Supervisor, settings: Settings) -> None:
     """Download the Cloud Storage connector if a Spark started here needs one and the cache has none. Raises
-    ToolMissing."""
+    ToolMissing if the download fails."""
     is_ours = settings.spark.is_classic or is_ours_to_start(settings)
     if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_fetched(connector_file()):
         return

@@ -33,7 +33,7 @@ class ServiceState:
 
 def up_state(settings: Settings) -> tuple[ProcessName | None, list[ServiceState]]:
     """Return the process of the `tidemark up` with these settings (None if it is not running), and the services that it
-    has started. Raises NewerFormat."""
+    has started. Raises the errors of `noted_in`."""
     noted, serves = noted_in(settings.dagster.state_folder), _probes(settings)
     services = []
     for name, process in noted.services.items():

@@ -21,7 +21,7 @@ from tidemark.pipeline.quality.failing import (
 from tidemark.pipeline.settings import Settings
 
 BEGINS_WITHIN = timedelta(minutes=1)
-"""For this long after the start, a missing decision is not reported."""
+"""Time after the start during which a missing decision is not reported."""
 
 LAKE_EVERY = timedelta(minutes=1)
 """Interval for reading the records of failed runs from the lake. In a bucket, each read takes two calls."""
