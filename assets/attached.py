@@ -25,9 +25,9 @@ per partition. Later ticks materialize the others."""
 
 @dataclass
 class CompleteWindows:
-    """Finds complete partitions of `complete_windows` that are not materialized yet. It asks Dagster's storage, not its
-    own memory, because a tick can fail after it has returned its events. It asks again only if another partition is
-    complete, or if it found missing partitions the last time."""
+    """Finds complete partitions of `complete_windows` that are not materialized yet. It asks Dagster's storage, because
+    a tick can fail after this object has returned the tick's events. It asks again only if another partition is
+    complete, or if partitions were missing the last time."""
 
     settings: Settings
     partitions: Partitions

@@ -29,7 +29,7 @@ ASSETS = (
     *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
     *(CORRECTIONS, WATERMARK_TUNING),
 )
-"""Housekeeping deletes the old tick events of these assets. `complete_windows` is not among them, because its events
+"""The assets whose old tick events housekeeping deletes. `complete_windows` is not one of them, because its events
 record which partitions are materialized."""
 
 GROUP = "tidemark"

@@ -78,9 +78,9 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
 
     @job_of(settings, INGEST, "read_rounds", PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        """Lands and tracks messages in rounds, with up to `ingest.readers` readers on Spark. Each round commits one
-        transaction and one log entry, and then acknowledges its messages. The job is safe to start at any time, to
-        kill, and to start twice, because it acknowledges a message only after the message is visible in the lake."""
+        """Lands and tracks messages in rounds, with up to `ingest.readers` readers on Spark. Each round commits a log
+        entry and one transaction per table, and then acknowledges its messages. The job is safe to start at any time,
+        to kill, and to start twice, because it acknowledges a message only after the message is visible in the lake."""
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
         began = clock.monotonic()
         with (

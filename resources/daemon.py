@@ -42,7 +42,7 @@ def end_soon_after_a_signal() -> None:
     """End this process at most ENDS_WITHIN_SECONDS after SIGTERM or SIGINT. Call this in the main thread, before
     Dagster sets its signal handlers.
 
-    Also restores the default handler of SIGINT, because a shell starts background commands with SIGINT ignored.
+    Also restore the default handler of SIGINT, because a shell starts background commands with SIGINT ignored.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     reader, writer = os.pipe()

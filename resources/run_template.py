@@ -1,5 +1,5 @@
 """Opens Dagster's instance once, in the process from which the code server forks runs. This loads the modules and the
-revisions of the instance's storage before any run needs them, and saves each run a quarter of a second. Also reseeds
+revisions of the instance's storage before any run needs them, and saves each run a quarter of a second. A hook reseeds
 NumPy's random numbers in each run, because Python itself reseeds only `random` after a fork."""
 
 import os

@@ -37,8 +37,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         super().setup_for_execution(context)
 
     def session(self) -> SparkSession:
-        """Return the session. Raises SparkUnreachable, ToolMissing if a classic session lacks Java or the connector,
-        and InvalidSettings if the archive for executors is unusable."""
+        """Return the session. Raises SparkUnreachable if the server does not answer, ToolMissing if a classic session
+        lacks Java or the connector, and InvalidSettings if the archive for executors is unusable."""
         if remote := self.spark_config.get("spark.remote"):
             self._check_answers(remote)
         session: SparkSession = self.spark_session
@@ -71,8 +71,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         return self.spark_session.sparkContext
 
     def interrupt(self) -> None:
-        """Cancel this run's work on Spark. A pending call then fails. May be called from any thread. Raises
-        SparkUnreachable at once, where the client itself would retry for ten minutes."""
+        """Cancel this run's work on Spark. A pending call then fails. Any thread may call this. If the server does not
+        answer, raises SparkUnreachable at once, while Spark's client would retry for ten minutes."""
         session = self._spark_session
         if session is None:
             return

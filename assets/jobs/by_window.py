@@ -49,7 +49,7 @@ class WindowsConfig(dg.Config):
 @dataclass(frozen=True)
 class WindowsAsset:
     """An asset that runs compute window by window: its key without the pipeline's prefix, its partitions, and the index
-    of its windows. `further` is the time by which its lookback exceeds that of `heartbeat_diffs`, or zero."""
+    of its windows. `further` is the time by which the asset's lookback exceeds that of `heartbeat_diffs`."""
 
     settings: Settings
     asset: dg.AssetKey
@@ -147,7 +147,7 @@ class WindowsAsset:
         """From the run's partitions, return the windows that are computed or have a heartbeat in their interval or
         lookback. Windows before the retention boundary are left out, unless a partition has no others. For a partition
         that is wholly before the boundary, return at least its last window, so that `refuse_expired` refuses it. Raises
-        WindowNotClosed if a partition is not closed, and LakeError."""
+        LakeError, and WindowNotClosed if a partition is not closed."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()

@@ -80,7 +80,7 @@ OLDER = (CHOICE, "older windows")
 class OlderWindows:
     """The state of older windows that one choice of windows passes to the next.
 
-    `counted`: the numbers of the stale windows to recompute, and when the sensor `staleness` began to count them.
+    `counted`: the numbers of the stale windows to recompute, and the start of the tick that finished counting them.
     `waits_since`: the time since which older windows have waited for a run; None if none waits.
     `was_stale`: whether the last run over older windows was over stale ones.
     """

@@ -23,7 +23,7 @@ KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
 """The kinds of messages. A row's `kind` is an index into this tuple."""
 
 LEAST_BROKEN = 2 * len(REASONS)
-"""Minimum number of broken messages if there are any: one for each reason and each of its two variants."""
+"""Minimum number of broken messages if there are any: one for each of the two variants of each reason."""
 
 RFC_3339_SHARE = 0.001
 NULL_TEMPERATURE_SHARE = 0.002

@@ -200,7 +200,7 @@ class SubscriberService(Service):
         """Yield messages until the caller hangs up, and an empty answer after STREAM_SILENCE_SECONDS of silence.
 
         Unlike other methods, this method takes the lock itself. Later requests acknowledge messages and change leases.
-        A refused request ends the stream in place of the next answer. Bounds on outstanding messages are ignored.
+        If one of them is refused, the stream ends with its error. Bounds on outstanding messages are ignored.
         """
         first = next(requests, None)
         if first is None:
@@ -245,7 +245,7 @@ class SubscriberService(Service):
 
     def _look(self, request: Any, context: Any, *, goes_on: bool = False) -> list[Delivered]:
         if self._shared.closed or not (context.is_active() or self._model.faults.answers_the_gone):
-            raise Unavailable("the caller of this pull has gone")
+            raise Unavailable("the caller of this pull has gone, or the server is stopping")
         at_most = min(request.max_messages, MESSAGES_PER_PULL)
         now = self._shared.now()
         return self._model.pull(request.subscription, at_most, now, max_bytes=BYTES_PER_PULL, goes_on=goes_on)

@@ -119,7 +119,7 @@ class PubSubModel(Catalogue):
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
         """Acknowledge messages, even if their leases have ended. Ids of acknowledged messages are ignored.
 
-        Raises NotFound, and Invalid if an id is malformed or of another subscription; nothing is acknowledged then.
+        Raises NotFound. If an id is malformed or of another subscription, raises Invalid and acknowledges nothing.
         """
         self._before()
         state = self._state_at(subscription, at)

@@ -21,7 +21,7 @@ class AlreadyExists(ModelError):
 
 
 class Invalid(ModelError):
-    """The request is malformed, so no state of the model would allow it. Nothing was done."""
+    """The request is invalid, for example because an id or a limit in it is wrong. Nothing was done."""
 
     status = "INVALID_ARGUMENT"
 

@@ -74,8 +74,8 @@ class Ownership:
         return self._lake.tracking_log()
 
     def allow(self) -> None:
-        """Raise LakeOwned if another pipeline writes to the lake. In a `tidemark up`, raise AlreadyRunning if another
-        `tidemark up` runs the same pipeline. Raises LakeError. After the first success, calls make no requests."""
+        """Raise LakeError, such as LakeOwned if another pipeline writes to the lake. In a `tidemark up`, raise
+        AlreadyRunning if another one runs the same pipeline. After the first success, calls make no requests."""
         with self._lock:
             if not (self._is_allowed or self._is_stated):
                 self._stands(self._notes.found(OWNER.key)[0])

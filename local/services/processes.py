@@ -119,7 +119,7 @@ class Supervisor:
             self.wait_until_ready(spec.name)
 
     def wait_until_ready(self, name: str) -> None:
-        """Wait until a started service is ready. Raises the errors of `start`, and StopAsked."""
+        """Wait until a started service is ready. Raises the errors of `start`, and StopAsked if a stop is requested."""
         one = next(one for one in self.running if one.spec.name == name)
         within = one.spec.ready_within_seconds
         until = self.clock.monotonic() + within
@@ -180,8 +180,8 @@ class Supervisor:
 
     def take_over(self) -> None:
         """Become the supervisor of the folder. End the services that an earlier supervisor left running, in reverse
-        order, and the processes left by services that died. Raises AlreadyRunning if the earlier supervisor is alive,
-        and NewerFormat."""
+        order, and the processes left by services that died. Raises NewerFormat, and AlreadyRunning if the earlier
+        supervisor is alive."""
         with usable(self.state_folder):
             self.state_folder.mkdir(parents=True, exist_ok=True)
         with _alone(self.state_folder):

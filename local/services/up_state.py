@@ -48,7 +48,7 @@ def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> Non
     """Stop the `tidemark up` with these settings, and wait for its end. If it was killed, end the services that it left
     running. Only recorded processes are ended, identified by process id and start time.
 
-    Raises ServiceFailed if `tidemark up` does not end in time or belongs to another user, and NewerFormat.
+    Raises NewerFormat, and ServiceFailed if `tidemark up` does not end in time or belongs to another user.
     """
     folder = settings.dagster.state_folder
     owner = noted_in(folder).living_owner()

@@ -10,8 +10,8 @@ __all__ = ["Pipeline", "Windows", "windowed"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Pipeline` (the Dagster component), `Windows` or `windowed` (the decorator of custom tables) on first use.
-    Spark's workers and the commands import this package without Dagster."""
+    """Import `Pipeline` (the Dagster component), `Windows` or `windowed` (the decorator of custom tables) on first use,
+    because Spark's workers and the commands import this package without Dagster."""
     if name == "Pipeline":
         from tidemark.assets.embedded import PipelineComponent
 

@@ -1,2 +1,2 @@
 """The message shapes that the demonstration publishes. They share no code with the pipeline's reader except the
-names of reasons, so that they can test it."""
+names of reasons, so that they can test the reader."""
