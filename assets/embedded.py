@@ -71,9 +71,9 @@ class Pipeline:
 
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
-        """An automation condition for your assets over `windows`. It requests a partition when all of its windows are
-        computed (with `pubsub.attach`: complete), and again when one of these windows is recomputed. Only your asset's
-        dependencies on `diffs`, `complete_windows`, stream_status and custom tables of this pipeline count."""
+        """An automation condition for your assets over `windows`. It requests a partition when all of its windows with
+        heartbeats are computed (with `pubsub.attach`: complete), and again when one of them is recomputed. Only your
+        asset's dependencies on `diffs`, `complete_windows`, stream_status and custom tables of this pipeline count."""
         return on_computed(self.settings, (table.name for table in self.tables))
 
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:

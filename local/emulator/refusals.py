@@ -21,7 +21,7 @@ class AlreadyExists(ModelError):
 
 
 class Invalid(ModelError):
-    """The request is invalid, for example because an id or a limit in it is wrong. Nothing was done."""
+    """The request is invalid, for example because it exceeds a limit or has a malformed id. Nothing was done."""
 
     status = "INVALID_ARGUMENT"
 
