@@ -177,16 +177,19 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
 def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
     """Run the program `dagster` until it ends. If it fails, raise ServiceFailed with the message `otherwise` and the
     end of its stderr. It runs in a separate session, so that Ctrl-C cannot make it fail."""
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "dagster"), *arguments],
-        cwd=home,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=DAGSTER_ENDS_WITHIN_SECONDS,
-        start_new_session=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "dagster"), *arguments],
+            cwd=home,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=DAGSTER_ENDS_WITHIN_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ServiceFailed(f"{otherwise}: `dagster` ran for over {error.timeout:.0f} s") from error
     if done.returncode:
         raise ServiceFailed(f"{otherwise}: {done.stderr.strip()[-2000:]}")
 

@@ -124,6 +124,9 @@ def test_ctrl_c_does_not_reach_what_creates_the_storage(tmp_path: Path, monkeypa
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     stack.run_dagster([], {}, tmp_path, otherwise="it shares the terminal's session")
+    monkeypatch.setattr(stack, "DAGSTER_ENDS_WITHIN_SECONDS", 0.001)
+    with pytest.raises(ServiceFailed, match="no storage: `dagster` ran for over"):
+        stack.run_dagster([], {}, tmp_path, otherwise="no storage")
 
 
 def test_a_workspace_file_of_others_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
