@@ -38,8 +38,8 @@ NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """The record of a failed run. `reason` is one line. `stretches` are the ranges of windows that the run computed,
-    each with the keys of its first and its last window. If the run read the subscriptions instead, it has no
+    """The record of a failed run. `reason` is one line. `stretches` are the ranges of windows that the run was to
+    compute, each with the keys of its first and its last window. If the run read the subscriptions instead, it has no
     `stretches`, and `job` is the name of its job."""
 
     run: str
@@ -68,8 +68,8 @@ class FailedTick:
         return self.reason.partition(":")[0]
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
-        """Return this record merged with the sensor's `earlier` one. The result has the earlier `since`, and at least
-        `more` failures more than `earlier`. An earlier record with a different `waits` is ignored."""
+        """Return this record merged with the sensor's `earlier` one. The result has the older of the two `since`, and
+        at least `more` failures more than `earlier`. An earlier record with a different `waits` is ignored."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)
@@ -97,8 +97,8 @@ TICKS = JsonKind("failed_ticks/", holds=FailedTick)
 
 
 class FailedRuns:
-    """The newest records of failed runs of the custom table `table`. If `table` is None, the newest records of all
-    other failed runs."""
+    """The newest records of failed runs of the custom table `table`. If `table` is None, the newest records of failed
+    runs that compute no custom table."""
 
     def __init__(self, objects: ObjectStore, table: str | None = None) -> None:
         self._notes = Notes(objects, RUNS if table is None else replace(RUNS, prefix=f"{OF_TABLES}{table}/"))
@@ -123,7 +123,7 @@ class FailedRuns:
             raise
 
     def newest(self) -> list[FailedRun]:
-        """Return at most KEPT records, the newest first. Raises LakeError if the lake is unreachable."""
+        """Return at most KEPT records, the newest first, without damaged ones. Raises LakeError."""
         return [note for _, note in self._newest()]
 
     def settled(self, job: str) -> None:
@@ -151,7 +151,7 @@ class FailedTicks:
         return failed
 
     def clear(self, sensor: str) -> bool:
-        """Delete the sensor's record after a successful tick. Return False if the lake refuses."""
+        """Delete the sensor's record after a successful tick. Return False if the record could not be deleted."""
         is_gone = False
         with _without_failing(f"ticks of {sensor}"):
             self._notes.delete(sensor)
@@ -159,8 +159,8 @@ class FailedTicks:
         return is_gone  # noqa: RET504 (an error ends the block early)
 
     def newest(self) -> list[FailedTick]:
-        """Return the records of all sensors, in order of the sensors' names. Raises LakeError if the lake is
-        unreachable."""
+        """Return the records of all sensors, without damaged ones, in order of the sensors' names. Raises
+        LakeError."""
         return [failed for _, failed in self._notes.readable(self._notes.listed())]
 
 

@@ -53,7 +53,7 @@ Part = TypeVar("Part")
 
 
 class Lake:
-    """Gives access to the parts of a lake: its tables, its log and its other objects.
+    """The parts of a lake: its tables, its log and its other objects.
 
     The methods make no requests, except those that return a list of names. The returned parts are not thread-safe. On
     its first use, a part raises NewerFormat if a later version of tidemark has written the lake.
@@ -177,8 +177,8 @@ class Lake:
 
 
 class OpenLake(Lake):
-    """A lake whose tables, log and window index are opened only once. Each method returns the same object at every
-    call, and that object reads only what is new. Not thread-safe."""
+    """A lake whose tables, log and window index are opened only once. Later calls use the open ones, which read only
+    what is new. Not thread-safe."""
 
     kept_bytes = KEPT_BYTES
 

@@ -1,4 +1,4 @@
-"""Objects that all processes of a lake share: the lake's owner, and the schema that it accepts.
+"""Objects that all processes of a lake share: the lake's owner, and the schema that the lake accepts.
 
 `owner.json` names the pipeline and the process that write the lake, so that a process refuses the lake of another
 pipeline. This check prevents mistakes; no guarantee depends on it. `schemas/accepted.json` names the Pub/Sub schema
@@ -40,8 +40,8 @@ class Owner:
     """The pipeline and the process that write the lake, and since when. `ended` is the time at which the process
     stopped and freed the lake, or None until then.
 
-    If `tidemark up` started the process, `folder` is where `up` records the processes that it runs, and `config` is its
-    settings file.
+    If `tidemark up` started the process, `folder` is where `up` records the processes that it runs, and `config` is the
+    settings file. Otherwise both are empty.
     """
 
     pipeline: PipelineName
@@ -54,8 +54,8 @@ class Owner:
 
     @property
     def tick(self) -> timedelta:
-        """The owner's tick interval. A live owner writes to the log at least once per interval. Limited to the range
-        that settings allow, in case `owner.json` is wrong."""
+        """The owner's tick interval, limited to the range that settings allow, in case `owner.json` is wrong. A live
+        owner writes to the log at least once per interval."""
         longest = LONGEST_TICK.total_seconds()
         return timedelta(seconds=min(max(self.tick_seconds, 1.0), longest))
 
@@ -86,7 +86,7 @@ ACCEPTED = JsonKind("schemas/", "restore a backup, or delete it", key="accepted"
 class AcceptedSchemas:
     """The Pub/Sub schemas that messages may have: those in the settings (`of_settings`) and, if the lake has accepted a
     schema, that one. If the settings name none, the lake accepts the first schema that a message names and that exists
-    in Pub/Sub. The lake never accepts a second one, so an instance reads the accepted name only once."""
+    in Pub/Sub. The lake never accepts a second one, so an instance reads the accepted name once, and after `accept`."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)
@@ -100,7 +100,7 @@ class AcceptedSchemas:
         return self._names
 
     def accept(self, name: str) -> None:
-        """Make the lake accept this schema, unless it accepts another one already. Raises LakeError."""
+        """Make the lake accept this schema, unless the lake already accepts another one. Raises LakeError."""
         self._notes.ensure(ACCEPTED.key, AcceptedSchema(name))
         self._read()
 

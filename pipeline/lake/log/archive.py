@@ -42,7 +42,7 @@ class LogArchive:
 
     def content(self, number: int) -> bytes | None:
         """Return the content of the log entry with this number, or None if no archive in the last listing has it.
-        Raises CorruptObject."""
+        Raises the errors of `read`."""
         with self._lock:
             known = self.ranges() if self._known is None else self._known
             numbers = next((numbers for numbers in known if number in numbers), None)

@@ -257,9 +257,9 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Replace the placeholder OPEN_SEAL in the content with a digest of the content. The digest is computed while the
-    placeholder is still there. Unlike Parquet's own checksums, it covers the metadata. Raises ValueError if the content
-    has no place for a seal."""
+    """Set the seal in the content to a digest of the content. The digest is computed with the placeholder OPEN_SEAL as
+    the seal. Unlike Parquet's own checksums, it covers the metadata. Raises ValueError if the content has no place for
+    a seal."""
     place = content.rindex(SEALED)
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()

@@ -26,8 +26,8 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 def decision_by(log: TrackingLog, moment: datetime) -> tuple[int, DecisionRecord] | None:
     """Like `decision_in_force`. If the log's first decision is after `moment`, also look for a decision that was made
-    at or before `moment` by a clock that had been set back. This search reads only the newest decisions and about
-    SAMPLES others, so it may miss the decision if few others were made by that clock."""
+    at or before `moment` by a clock that had been set back. This search reads only about SAMPLES decisions, most
+    densely near the log's end, so it may miss the decision if that clock made few others."""
     numbers = log.numbers()
     if (found := _newest_by(log, numbers, moment)) is not None:
         return found

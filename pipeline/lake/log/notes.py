@@ -88,7 +88,7 @@ SENT: JsonKind[WatermarkContent] = JsonKind("signal/", key="sent", holds=Sent)
 
 
 class WatermarkObject:
-    """Writes `watermark.json` in one lake. Remembers the generation of the object that it last read or wrote. Not
+    """The object `watermark.json` of one lake. An instance remembers the generation that it last read or wrote. Not
     thread-safe."""
 
     kind: JsonKind[WatermarkContent] = WATERMARK
@@ -146,7 +146,7 @@ class WatermarkObject:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Records that the log has an entry with this number, and the watermark after that entry."""
+    """A record that the log has an entry with this number, and the watermark after that entry."""
 
     watermark: datetime | None
     number: Annotated[int, Field(exclude=True)] = -1
@@ -158,7 +158,7 @@ survive a loss of that folder."""
 
 
 class LogWitness:
-    """Records, in objects outside of the log, the number of the log's last entry. Not thread-safe, but several
+    """A record of the number of the log's last entry, in objects outside of the log. Not thread-safe, but several
     instances may share the records."""
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -198,7 +198,7 @@ class LogWitness:
 
 
 def end_at(last: int) -> str:
-    """Say where a log ends. `last` is the number of its last entry, or -1."""
+    """Say where a log ends. `last` is the number of its last entry, or -1 if it is empty."""
     return "is empty" if last < 0 else f"ends with entry {last}"
 
 

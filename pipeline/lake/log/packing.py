@@ -1,9 +1,9 @@
 """Moves old entries of the tracking log to archives, and deletes old archives.
 
-An archive takes the oldest entries in the log, up to a compacted entry: one with the whole state so far. A restart
-begins at the last compacted entry, and so needs no archive. Every archive except the first begins with a compacted
-entry, from which a replay can start. Packing may be killed at any time, and may run concurrently with trackers, readers
-and other packings.
+A compacted entry has the whole state so far. An archive takes the oldest entries in the log, and ends before a
+compacted entry. A restart begins at the last compacted entry, and so needs no archive. Every archive except the first
+begins with a compacted entry, from which a replay can start. Packing may be killed at any time, and may run
+concurrently with trackers, readers and other packings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,8 +56,8 @@ class LogPacking:
 
         Guarantee: entries written since a tracker last read the log stay in the log, however wrong the clocks are.
 
-        Raises CorruptObject for a damaged or missing entry, and then leaves all later entries in the log. Raises
-        LakeError.
+        Raises LakeError, and CorruptObject for a damaged or missing entry. All entries after that one then stay in the
+        log.
         """
         archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()

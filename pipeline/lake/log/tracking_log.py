@@ -54,12 +54,12 @@ Moment = tuple[datetime, float]
 """A wall-clock time and a value of the monotonic clock."""
 
 QUICK = timedelta(minutes=1)
-"""If an entry was the newest one less than this time ago, it has not been archived since, because housekeeping archives
-only entries that are older than an hour."""
+"""An entry that was the newest one less than this time ago has not been archived since: housekeeping archives only
+entries that are older than an hour."""
 
 READ_ON = 20
-"""Maximum number of new entries that `newest` reads one by one. A tick writes only a few entries. For more, it is
-cheaper to list the log."""
+"""If `newest` finds this many new entries, it lists the log, which is cheaper than reading on one by one. A tick writes
+only a few entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class Newest:
 
 
 CHECKPOINT_EVERY = 200
-"""Number of log entries between two compacted entries, which is about half an hour of 10 s ticks. A restart reads all
-entries since the last compacted one. A lower number would cost space, because a compacted entry is as large as the
-whole state."""
+"""Number of log entries between two compacted entries: at most 33 minutes of 10 s ticks, since each tick writes one or
+more entries. A restart reads all entries since the last compacted one. A lower number would cost space, because a
+compacted entry is as large as the whole state."""
 
 
 UNUSED = timedelta(minutes=15)
@@ -220,8 +220,8 @@ class TrackingLog:
         _refuse(contract, self.newest().contract)
 
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
-        """Call `decide` with the state folded from all entries, write the resulting decision, and return it. If another
-        writer takes the next number first, fold that writer's entry and call `decide` again."""
+        """Write the decision that `decide` makes from the state of all entries, and return it. If another writer takes
+        the next number first, fold that writer's entry and call `decide` again. Raises ContractReplaced."""
 
         def build(state: WatermarkState) -> DecisionRecord:
             _refuse(self._judged_by, state.contract)
@@ -240,8 +240,8 @@ class TrackingLog:
         histogram is not restored, which makes the call cheap.
 
         Reads the entries since the last call. On the first call, or after many entries, lists the log and reads back to
-        the newest decision. Raises CorruptObject if one of these entries is damaged, or if the last call
-        was more than QUICK ago and the entry whose number it returned is lost.
+        the newest decision or compacted entry. Raises CorruptObject if one of these entries is damaged or missing, or
+        if the last call was more than QUICK ago and the log now ends before the number that it returned.
         """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
@@ -319,7 +319,7 @@ class TrackingLog:
         return sorted({*archived, *live})
 
     def live_numbers(self) -> list[int]:
-        """Return the numbers of all entries in order, except archived entries."""
+        """Return the numbers of all entries in the log itself, in order."""
         found = (name.removeprefix(FOLDER).removesuffix(SUFFIX) for name in self._objects.names(FOLDER))
         return sorted(int(number) for number in found if number.isdigit())
 
@@ -327,7 +327,7 @@ class TrackingLog:
         """Replace an unrepairable entry with an entry that records the loss. No tracker may run at the same time.
 
         The lost entry may have been the newest decision. So that the watermark does not go back, pass the last known
-        watermark as `watermark_at_least`. Raises LakeError if the entry was archived, because no tracker needs it, or
+        watermark as `watermark_at_least`. Raises LakeError if the entry was archived (no tracker needs it then), or
         if it is beyond the end of the log. Raises NewerFormat if a later version of tidemark can read the entry.
         """
         if self._archive.covers(number) or self._is_before_log(number):
@@ -393,7 +393,7 @@ class TrackingLog:
         self, number: int, entry: Entry, content: bytes, tail: tuple[int, bytes] | None, read_at: Moment | None
     ) -> bool:
         """Return True if another entry had this number, and was archived (or even dropped) between our read and our
-        write. `tail` is the entry that we folded last, and `read_at` the time of our read.
+        write. `tail` is the entry that we folded last (without it, return True), and `read_at` the time of our read.
 
         Entries are archived oldest first, and never the newest one. The cases, in the order of the code:
         - We read less than QUICK ago: no entry was archived since.
@@ -468,7 +468,7 @@ class TrackingLog:
         return False
 
     def _is_before_all(self, number: int) -> bool:
-        """Return True if every existing entry has a number greater than `number`. Entry `number` has then been dropped,
+        """Return True if there are entries, and all have numbers above `number`. Entry `number` was then dropped,
         because the oldest entries are dropped first. Raises CorruptObject if all entries are in archives: after the
         last archive, the log always continues."""
         archived, live = self._archive.ranges(), self.live_numbers()

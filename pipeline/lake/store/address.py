@@ -89,8 +89,8 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
 
 def arrow_files(lake: LakeSettings, name: str, kept_bytes: int = 0) -> pafs.FileSystem:
     """Return a file system whose root is the folder `name` of the lake. Creates nothing. Caches up to `kept_bytes` of
-    small files if the lake is in a bucket (see BucketFiles). Raises LakeUnwritable if the path of the folder is a
-    file."""
+    small files if the lake is in a bucket (see BucketFiles). Raises LakeError if the folder's path is unusable, or if
+    there are no credentials for the bucket."""
     if lake.folder is not None:
         folder = lake.folder.absolute() / name
         check_folder(folder)

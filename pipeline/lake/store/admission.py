@@ -46,8 +46,8 @@ def claim(lake: LakeSettings) -> None:
 
 
 class AdmittedObjects:
-    """The store of a lake's objects, which checks the lake's formats before each call. Every method raises NewerFormat
-    if a later version of tidemark has written the lake."""
+    """The store of a lake's objects. Each method first calls `admit` or `claim`, and so raises NewerFormat if a later
+    version of tidemark wrote the lake before this process first used it."""
 
     def __init__(self, lake: LakeSettings) -> None:
         self._lake, self._objects = lake, open_objects(lake)

@@ -107,8 +107,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """Write a durable temporary file to the folder of `path`, and yield the path of the file. It is deleted at the end
-    of the `with` block. Raises OSError, LakeError."""
+    """Write a durable temporary file to the folder of `path`, and yield the file's path. The folder is created if it is
+    missing. The file is deleted at the end of the `with` block. Raises OSError and LakeError."""
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     check_folder(path.parent)
     made = [*takewhile(lambda folder: not folder.exists(), path.parents)]
@@ -149,7 +149,7 @@ def check_folder(folder: Path) -> None:
     open its path."""
     with _disk_errors(folder):
         if str(folder).encode(errors="replace").decode() != str(folder):
-            raise OSError(errno.EILSEQ, "the path is not UTF-8, which the libraries of the tables need")
+            raise OSError(errno.EILSEQ, "the path is not UTF-8: choose another lake.uri")
         if unquote(str(folder)) != str(folder) or "\\" in str(folder):
             raise OSError(errno.EINVAL, "the path has a backslash or an escape such as %20: choose another lake.uri")
         if not _nearest(folder).is_dir():
@@ -162,7 +162,7 @@ def _nearest(folder: Path) -> Path:
 
 def why_unwritable(folder: Path, least: int = FULL_BYTES) -> str | None:
     """Return the reason why files cannot be written to a folder, or None if they can. The reason is a file in the
-    folder's place, a missing permission, or less than `least` bytes of free space. If the folder does not exist, its
+    folder's place, a missing permission, or fewer than `least` free bytes. If the folder does not exist, its
     nearest existing parent is checked."""
     there = _nearest(folder)
     if not there.is_dir():

@@ -144,7 +144,7 @@ class CloudStorageObjects:
         return self._attempt("get", name, download)
 
     def find(self, name: str) -> pafs.FileInfo:
-        """Return an object's size and write time, or the type NotFound. Raises LakeUnreachable, LakeUnwritable."""
+        """Return an object's size and write time, or a FileInfo of the type NotFound. Raises LakeError."""
         return _info(name, self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE)))
 
     def names(self, prefix: str) -> Iterator[str]:
@@ -186,10 +186,10 @@ class CloudStorageObjects:
 
     def _attempt(self, call: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
         """Run `operation`. Unless `once` is true, retry it after transient failures, for a limited time. `call` is the
-        kind of bucket call, which is counted and named in errors.
+        kind of bucket call, which is counted and named in errors. Translates the client's errors into LakeErrors.
 
-        Translates the client's errors into LakeErrors. Raises ObjectMissing if the object does not exist, and
-        BucketMissing if the bucket does not exist.
+        Raises ObjectMissing if the object does not exist, and BucketMissing if the bucket does not exist. (A `delete`
+        and a `get` with `once` raise ObjectMissing in both cases.)
         """
 
         def attempt() -> T:
@@ -281,9 +281,9 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
     """An Arrow file system of the objects in a bucket, below a prefix. The path of a file is the object's name without
     the prefix.
 
-    There are no folders, only common prefixes of names. A listing that is not recursive shows them as folders. A new
-    file becomes visible, and is complete, when its writer closes it. An existing file cannot be overwritten. Raises
-    FileNotFoundError if a file to read is missing, FileExistsError if a file to write exists, and the errors of
+    There are no folders: a listing that is not recursive shows the common prefixes of names as folders. A new file
+    becomes visible, and is complete, when its writer closes it. An existing file cannot be overwritten. The methods
+    raise FileNotFoundError if a file to read is missing, FileExistsError if a file to write exists, and the errors of
     `CloudStorageObjects`.
 
     Small files with table rows are cached, up to `kept_bytes` in total. This is safe because their names are never

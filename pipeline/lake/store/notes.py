@@ -188,7 +188,7 @@ class Notes(Generic[Content]):
             self._objects.delete(self.kind.name(key))
 
     def keep_newest(self, count: int) -> None:
-        """Delete all notes except those with the last `count` keys. Raises LakeError."""
+        """Delete all notes except those with the last `count` keys. `count` must be positive. Raises LakeError."""
         self.delete(*self.listed()[:-count])
 
     def place(self, key: str) -> str:
@@ -240,14 +240,14 @@ class SlotFile(Generic[Content]):
         self._kind, self._mode = kind, mode
 
     def read(self) -> Content | None:
-        """Return the last written note. Return None if the file does not exist, or if no slot is intact. Raises
-        NewerFormat, DamagedNote, OSError."""
+        """Return the newest intact note. Return None if the file does not exist, or if no slot is intact. Raises
+        NewerFormat, DamagedNote and OSError."""
         _, text = self._newest()
         return None if text is None else self._kind.decode(text, str(self.path))
 
     def write(self, note: Content, *, sync: bool = False) -> None:
-        """Write the note. With `sync`, it survives a crash of the machine. Raises OSError, also if the note does not
-        fit into a slot."""
+        """Write the note. With `sync`, the note survives a crash of the machine. Raises OSError, also if the note does
+        not fit into a slot."""
         turn = self._newest()[0] + 1
         text = b'"turn":%d,"said":%s' % (turn, self._kind.encode(note).strip())
         line = b'{"sum":"%s",%s}' % (_sum(text), text)

@@ -53,8 +53,8 @@ class ObjectStore(Protocol):
         """The address of the store, for error messages."""
 
     def create(self, name: str, content: bytes) -> None:
-        """Write a new object. Raises ObjectExists if another writer has created an object of this name. Raises
-        LakeFull, LakeUnwritable, LakeUnreachable."""
+        """Write a new object. Raises ObjectExists if another writer has created an object of this name. Also raises
+        LakeFull, LakeUnwritable and LakeUnreachable."""
 
     def read(self, name: str) -> bytes:
         """Return the content of an object. Raises ObjectMissing, LakeUnreachable."""
@@ -79,7 +79,7 @@ Read = TypeVar("Read")
 
 READERS = 8
 READ_AHEAD = 4 * READERS
-"""Default of the argument `ahead` of `read_ahead`."""
+"""Default number of items that `read_ahead` reads ahead."""
 
 
 def read_ahead(
