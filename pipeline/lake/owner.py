@@ -94,7 +94,7 @@ class AcceptedSchemas:
         self._has_read = False
 
     def names(self) -> frozenset[str]:
-        """Return the full names of the schemas that messages may have. Raises DamagedNote, NewerFormat, LakeError."""
+        """Return the full names of the schemas that messages may have. Raises LakeError."""
         if not self._has_read:
             self._read()
         return self._names

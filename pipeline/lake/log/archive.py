@@ -49,7 +49,7 @@ class LogArchive:
             return None if numbers is None else self._open(numbers)[number]
 
     def read(self, numbers: range) -> Mapping[int, bytes]:
-        """Return the content of all log entries in an archive, by number. Raises DamagedNote, NewerFormat,
+        """Return the content of all log entries in an archive, by number. Raises DamagedNote, NewerFormat and
         ObjectMissing."""
         rows = self._notes.read(_key(numbers))
         found = dict(zip(rows["number"].to_pylist(), rows["entry"].to_pylist(), strict=True))
@@ -58,7 +58,7 @@ class LogArchive:
         return found
 
     def create(self, entries: Mapping[int, bytes]) -> None:
-        """Write an archive of consecutive log entries. `entries` has their content by number. Raises ObjectExists,
+        """Write an archive of consecutive log entries. `entries` has their content by number. Raises ObjectExists and
         LakeError."""
         numbers = sorted(entries)
         rows = pa.table({"number": pa.array(numbers, pa.int64()), "entry": [entries[number] for number in numbers]})

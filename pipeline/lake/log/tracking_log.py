@@ -291,7 +291,7 @@ class TrackingLog:
                 return
 
     def entry(self, number: int) -> Entry:
-        """Return the entry with this number, archived or not. Raises ObjectMissing, CorruptObject."""
+        """Return the entry with this number, archived or not. Raises ObjectMissing and CorruptObject."""
         try:
             return decode(self.content(number), entry_name(number))
         except CorruptObject:
@@ -307,7 +307,7 @@ class TrackingLog:
             raise self.gap(number) from None
 
     def content(self, number: int) -> bytes:
-        """Return the encoded entry with this number, archived or not. Raises ObjectMissing, CorruptObject."""
+        """Return the encoded entry with this number, archived or not. Raises ObjectMissing and CorruptObject."""
         if (content := self._past.get(number)) is not None:
             return content
         return self._past.add(number, self._archive.content(number) or self._live_content(number))

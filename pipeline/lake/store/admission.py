@@ -39,7 +39,7 @@ def admit(lake: LakeSettings) -> Container[str]:
 @cached({}, condition=Condition())
 def claim(lake: LakeSettings) -> None:
     """Create the mark of the format in which this version writes, if the lake lacks it. Call this before a write.
-    Raises NewerFormat, LakeError."""
+    Raises NewerFormat and LakeError."""
     own = f"{version.FORMAT:06d}"
     if own not in admit(lake):
         Notes(open_objects(lake), FORMATS).ensure(own, NoContent())

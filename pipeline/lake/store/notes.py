@@ -65,7 +65,7 @@ class NoteKind(Generic[Content]):
 
     def decode(self, written: bytes, place: str) -> Content:
         """Return the content of a note, given its stored bytes. `place` is the address of its object, for error
-        messages. Raises DamagedNote, NewerFormat."""
+        messages. Raises DamagedNote and NewerFormat."""
         raise NotImplementedError
 
     def broken(self, place: str, why: object) -> DamagedNote:
@@ -155,7 +155,7 @@ class Notes(Generic[Content]):
         return [key for key in keys if key is not None]
 
     def read(self, key: str) -> Content:
-        """Return the content of the note with this key. Raises ObjectMissing, DamagedNote, NewerFormat, LakeError."""
+        """Return the content of a note. Raises ObjectMissing, DamagedNote, NewerFormat and LakeError."""
         return self.kind.decode(self._objects.read(self.kind.name(key)), self.place(key))
 
     def readable(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
@@ -167,7 +167,7 @@ class Notes(Generic[Content]):
 
     def find(self, key: str) -> Content | None:
         """Return the content of the note with this key; None if the note does not exist. Raises DamagedNote,
-        NewerFormat, LakeError."""
+        NewerFormat and LakeError."""
         with suppress(ObjectMissing):
             return self.read(key)
         return None
@@ -197,7 +197,7 @@ class Notes(Generic[Content]):
 
     def found(self, key: str) -> tuple[Content | None, int]:
         """Return the content and the generation of a replaceable note. Return None and 0 if the note does not exist,
-        and None and its generation if the note is damaged. Raises NewerFormat, LakeError."""
+        and None and its generation if the note is damaged. Raises NewerFormat and LakeError."""
         try:
             written, generation = self._objects.read_generation(self.kind.name(key))
         except ObjectMissing:

@@ -57,10 +57,10 @@ class ObjectStore(Protocol):
         LakeFull, LakeUnwritable and LakeUnreachable."""
 
     def read(self, name: str) -> bytes:
-        """Return the content of an object. Raises ObjectMissing, LakeUnreachable."""
+        """Return the content of an object. Raises ObjectMissing and LakeUnreachable."""
 
     def read_generation(self, name: str) -> tuple[bytes, int]:
-        """Return the content and the generation of an object. Raises ObjectMissing, LakeError."""
+        """Return the content and the generation of an object. Raises ObjectMissing and LakeError."""
 
     def replace(self, name: str, content: bytes, generation: int) -> int:
         """Overwrite the object if it still has this generation, and return its new generation. Raises ObjectReplaced if

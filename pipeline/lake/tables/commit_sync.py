@@ -30,8 +30,8 @@ class CommitSync:
         self._synced: set[Path] = set()
 
     def opened_at(self, version: int) -> None:
-        """Record that the table was opened at `version`. The next `sync_commits` begins with the
-        RECENT_COMMITS commits up to it, and assumes that earlier ones are durable."""
+        """Record that the table was opened at `version`. The next `sync_commits` begins with the RECENT_COMMITS commits
+        up to `version`, and assumes that earlier ones are durable."""
         self._through = max(version - RECENT_COMMITS, -1)
         self._synced.clear()
 

@@ -55,7 +55,7 @@ CORRECTIONS, CORRECTION_COLUMNS = described(
         Column("new_heartbeats_version", pa.int64(), "The version of `heartbeats` that the new run read."),
         Column("corrected_at", MOMENT, "Time at which the window was replaced."),
         Column("table_version", pa.int64(), "The version of `table` that replaced the window.", False),
-        Column("detail", pa.string(), "The reason for an unknown change."),
+        Column("detail", pa.string(), "The reason why the change is unknown."),
         Column(PARTITION, pa.string(), "The partition: the day on which the change was noted.", False),
     ]
 )

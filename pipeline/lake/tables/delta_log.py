@@ -64,7 +64,7 @@ class Follower:
         table does not exist, the argument of `begin` is None.
 
         `begin` is called in these cases:
-        - This is the first call, or the last call raised an error.
+        - This is the first call, or the last call raised an error or found no table.
         - `fold` returned False.
         - A commit is gone or damaged.
         - The table was deleted or recreated.
@@ -94,14 +94,14 @@ class Follower:
 
 
 def commits(table: LakeTable, after: int, through: int) -> Sequence[Commit]:
-    """Return the commits of the versions `after + 1` to `through`, in order. Raises ObjectMissing if a commit is gone,
-    because the Delta library deletes old commits. Raises CorruptObject, LakeError."""
+    """Return the commits of the versions `after + 1` to `through`, in order. Raises CorruptObject, LakeError, and
+    ObjectMissing if a commit is gone (housekeeping deletes old ones)."""
     return _parsed(table, after + 1, table.log.between(after + 1, through))
 
 
 def read_commit(table: LakeTable, version: int) -> Commit:
-    """Read the commit of a version from the table's log. Raises ObjectMissing if it does not exist, CorruptObject,
-    LakeError."""
+    """Read the commit of a version from the table's log. Raises CorruptObject, LakeError, and ObjectMissing if the
+    commit does not exist."""
     return _parsed(table, version, [table.log.read(version)])[0]
 
 

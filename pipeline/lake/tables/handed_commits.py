@@ -1,5 +1,5 @@
-"""Hands commits that a process has read to runs on the same machine, which otherwise read each commit again. For a lake
-in a bucket, this saves a request per commit.
+"""Lets runs use the commits that another process on the same machine has read, instead of reading them again. For a
+lake in a bucket, this saves a request per commit.
 
 The commits of a table are in one file in the temporary folder. Nothing depends on the file: if it is missing or
 damaged, a run reads the log. Its content may be old, so a run checks it against the log (see TableLog). Only runs that
@@ -53,7 +53,7 @@ def withdraw(uri: str) -> None:
 
 
 def _file(uri: str) -> Path:
-    """Return the file of a table. Raises PermissionError if other users can read or write the folder."""
+    """Return the file of a table. Raises PermissionError if the folder is not private to this user."""
     folder = Path(tempfile.gettempdir()) / f"tidemark-commits-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

@@ -156,8 +156,8 @@ class Heartbeats(LakeTable):
         self._checked = table if self.fields.keys() <= there.keys() else None  # another process may add a column
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
-        """Return those of `message_ids` that are in the table with a publish time in `[start, end)`. Opens only files
-        that may contain such publish times. Memory is proportional to the number of returned ids."""
+        """Return those of `message_ids` that are in the table with a publish time in `[start, end)`, once per row.
+        Opens only files that may contain such publish times. Memory is proportional to the number of returned ids."""
         scanned = self.scanned(["message_id"], *self.published_in(start, end))
         found = [rows["message_id"].combine_chunks() for rows in scanned]
         found = [ids.filter(pc.is_in(ids, message_ids)) for ids in found]

@@ -30,13 +30,13 @@ ADDED_WITHIN_US = 12 * HOUR_US
 """Maximum age of a file when it is added, in microseconds. Housekeeping deletes only older files as orphans."""
 
 FILES_AT_ONCE, ON_DISK_AT_ONCE = 16, 2
-"""Number of files written in parallel in a bucket, where a write mostly waits for the response, and on disk, where more
-threads only wait for the interpreter's lock."""
+"""FILES_AT_ONCE is the number of files written in parallel to a bucket, where a write mostly waits for the response.
+ON_DISK_AT_ONCE is the same for a disk, where more threads would only wait for the interpreter's lock."""
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
 """Types of the columns whose minimum and maximum are written to a file's statistics. Each column of these types needs
-both: if one were missing, Arrow would compare with null, and wrongly skip the file. Binary and nested types have
-none."""
+both: if one were missing, Arrow would compare with null, and wrongly skip the file. Columns of other types have
+neither."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
 """LONGEST_BOUND is the maximum number of characters of a string in a file's statistics, because every reader of the
@@ -83,7 +83,7 @@ class NewFiles:
 
     def write(self, rows: pa.Table) -> list[NewFile]:
         """Write rows to new, durable files, one file per partition. Readers do not see the rows until `add`. Raises
-        LakeFull, LakeUnwritable, LakeUnreachable."""
+        LakeFull, LakeUnwritable, LakeUnreachable, and InvalidSettings (see `LakeTable.check`)."""
         table, written = self._table, list[NewFile]()
         table.check()
         parts = [("", rows)]
@@ -100,7 +100,7 @@ class NewFiles:
 
     def write_part(self, partition: str, rows: pa.Table) -> NewFile:
         """Write rows of one partition, without the partition column, to a new, durable file. Raises LakeFull,
-        LakeUnwritable, LakeUnreachable."""
+        LakeUnwritable and LakeUnreachable."""
         with table_errors(self._table.uri):
             written = self._write(partition, rows)
         self._table.make_files_durable([written.path])
@@ -119,9 +119,9 @@ class NewFiles:
         """Add files to the table in one transaction. `metadata` is the transaction's metadata. Creates the table, and
         columns that the table lacks. When the call returns, the transaction is durable, and readers see all rows.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. After an error, readers see either none or all
-        of the rows: all, if only the response to the transaction or the sync after it failed. The messages are then
-        redelivered and land again, and the computation of windows drops the copies.
+        Raises LakeFull, LakeUnwritable, LakeUnreachable and TableConflict. After an error, readers see none of the rows
+        or, if only the response to the transaction was lost or the sync after it failed, all of them. The messages are
+        redelivered in both cases and land again, and the computation of windows drops the copies.
         """
         if not files:
             return
@@ -142,13 +142,13 @@ def refuse_old(table: LakeTable, since_us: int, now_us: int) -> None:
     if (age_us := now_us - since_us) > ADDED_WITHIN_US:
         raise TableConflict(
             f"files of {table.uri} were written {age_us // HOUR_US} h ago, so housekeeping may have deleted them as "
-            "orphans; nothing was added, and the work is repeated"
+            "orphans; nothing was added, and the work will be repeated"
         )
 
 
 def _stats(rows: pa.Table) -> dict[str, dict[str, Any]]:
-    """Return the minimum and the maximum of each column with bounds, and the number of nulls of each column with nulls,
-    as Delta's statistics. Long strings are cut."""
+    """Return Delta's statistics of the rows: the minimum and the maximum of each column of the BOUNDED types, and the
+    number of nulls of each column with nulls. Long strings are cut."""
     least, greatest = dict[str, Any](), dict[str, Any]()
     for column in rows.schema:
         if column.type in BOUNDED:

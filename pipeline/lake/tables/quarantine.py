@@ -41,8 +41,8 @@ class Judgement:
 
 JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
 UNREADABLE = ""
-"""Returned by `JudgedBy.digest` if the stored digest is damaged, and stored when the contract has changed. It differs
-from the digest of every contract, so all messages in quarantine are judged again."""
+"""The digest that `JudgedBy.digest` returns if the stored one is damaged, and that is stored when the contract has
+changed. It differs from the digest of every contract, so all messages in quarantine are judged again."""
 
 
 class OfDays:
@@ -66,8 +66,8 @@ class OfDays:
         return [rows for _, rows in read_ahead(self._notes.find, keys) if rows is not None]
 
     def forget_before(self, day: str, *, dry_run: bool = False) -> int:
-        """Delete the stored tables about messages that were rejected before `day`, and return how many. With `dry_run`,
-        delete nothing. Raises LakeError."""
+        """Delete the stored tables about messages that were rejected before `day`, and return their number. With
+        `dry_run`, delete nothing. Raises LakeError."""
         old = [key for key in self.between() if _day_of(key) < day]
         self._notes.delete(*(old if not dry_run else ()))
         return len(old)
@@ -150,7 +150,7 @@ def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
 
 def as_judged_last(rows: pa.Table, rejudged: pa.Table) -> pa.Table:
     """Return rows of `quarantine` with the newest reason and detail of each message. `rejudged` contains the messages
-    whose reason or detail is newer than the one in the table."""
+    that have a newer reason or detail than `rows`."""
     if not len(rejudged):
         return rows
     at = pc.index_in(rows["message_id"], rejudged["message_id"].combine_chunks())
@@ -255,7 +255,7 @@ class Quarantine(LakeTable):
         self, columns: Sequence[str], selection: Rejected, day: str, rejudged: pa.Table = NONE_REJUDGED
     ) -> Iterator[pa.Table]:
         """Yield the rows that were rejected on `day` and match the filter `selection`, in batches with these columns.
-        `rejudged` contains the messages of that day with a newer reason or detail, which replaces the one in the
+        `rejudged` contains the newer reasons and details of messages of that day, which replace those in the
         table."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
         for scanned in self.scanned(needed, selection.filter, [day]):
@@ -314,8 +314,8 @@ def rejected_payloads(
     published in `[since, before)`. Such messages hold back the watermark, because their stream and event time are
     readable.
 
-    Each message is returned once. Messages whose id is in `requeued` are left out. If there are more than
-    MOST_PAYLOADS, those with the earliest publish times are returned. If the contract reads the stream or the event
+    Each message is returned once. Messages whose id is in `requeued` are left out. If there are more rows than
+    MOST_PAYLOADS, only those with the earliest publish times are judged. If the contract reads the stream or the event
     time from the payload, the list is empty. Raises LakeError.
     """
     if contract.needs_payload:

@@ -65,7 +65,7 @@ class KnownStreams:
         return pc.sum(pc.less(self.rows["first_event_time"], pa.scalar(moment, MOMENT))).as_py() or 0
 
     def begun_in(self, start: datetime, end: datetime) -> set[str]:
-        """Return the ids of the streams whose very first heartbeat is in `[start, end)`."""
+        """Return the ids of the streams whose first heartbeat is in `[start, end)`."""
         first = self.rows["first_event_time"]
         begun = pc.and_(pc.greater_equal(first, pa.scalar(start, MOMENT)), pc.less(first, pa.scalar(end, MOMENT)))
         return set(self.rows["stream_id"].filter(begun).to_pylist())
@@ -92,8 +92,8 @@ class Streams:
         return self._after(self._kept(self.current()))
 
     def save(self) -> KnownStreams:
-        """Save all streams of `heartbeat_diffs`, as it is open or in its newest version, in the `streams` table, and
-        return them. Raises LakeError, and TableConflict if other processes saved first in all attempts."""
+        """Save all streams of `heartbeat_diffs` in the `streams` table, and return them. An open `heartbeat_diffs` is
+        updated only if necessary. Raises LakeError, and TableConflict if other processes always saved first."""
         for attempt in range(self.table.attempts):
             table = self.current()
             seen = 0 if table is None else table.version()

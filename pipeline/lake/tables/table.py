@@ -156,8 +156,8 @@ class LakeTable:
         """Return the table at its newest version; None if the table does not exist. With `as_open`, a table that is
         already open is returned without an update.
 
-        If there is no new commit, the call only reads two files: the last known commit, which shows whether the table
-        was deleted or recreated, and the next commit. In a bucket, only `in_place` returns a table that can be changed.
+        If there is no new commit, the call only looks for the next commit, and reads the last known one, which shows
+        whether the table was deleted or recreated. In a bucket, only `in_place` returns a table that can be changed.
         """
         if as_open and (opened := self._table) is not None:
             return opened
@@ -208,7 +208,7 @@ class LakeTable:
         return format_of(properties) < version.FORMAT or not self.properties.keys() <= properties.keys()
 
     def at(self, version: int) -> DeltaTable:
-        """Return the table at a version. Raises ObjectMissing if the files of that version are no longer complete."""
+        """Return the table at a version. Raises LakeError, and ObjectMissing if the version can no longer be read."""
         try:
             with table_errors(self.uri):
                 return self._readable(DeltaTable(self.uri, version=version, storage_options=self.storage_options))
@@ -220,7 +220,7 @@ class LakeTable:
     @contextmanager
     def naming_damage(self, path: str) -> Iterator[None]:
         """Translate an error that Arrow raises in the `with` block into DamagedFile. `path` is the file that the
-        block reads. If the storage fails or the file is gone, raise OSError instead."""
+        block reads. If the storage fails or the file is gone, raise OSError or LakeError instead."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:
@@ -230,8 +230,8 @@ class LakeTable:
 
     def file_rows(self, path: str, schema: pa.Schema | None, wanted: pc.Expression | None = None) -> pa.Table:
         """Return the rows of one file that match the filter `wanted`. They have the columns and types of `schema`, or
-        all columns of the file if it is None. Without these types, Arrow could not filter text columns of files that
-        the Delta library's `delete` wrote. Raises DamagedFile, ObjectMissing if the file is gone, LakeError."""
+        all columns of the file if `schema` is None. Without a schema, Arrow cannot filter text columns of files that
+        the Delta library's `delete` wrote. Raises DamagedFile, LakeError, and ObjectMissing if the file is gone."""
         names = None if schema is None else schema.names
         with (
             table_errors(self.uri, ObjectMissing),
@@ -320,8 +320,8 @@ class LakeTable:
 
     def listed(self, at: DeltaTable | None = None) -> pa.Table:
         """Return one row per file of the newest version, or of the open table `at`, with the file's partition and
-        statistics. The columns `oldest` and `newest` are the bounds of the file's event times, as in DataFile. Without
-        a table, there are no rows."""
+        statistics. The columns `oldest` and `newest` are the bounds of the file's event times, as in DataFile. If
+        the table does not exist, there are no rows."""
         table = at or self.current()
         if table is None:
             columns = {**FILE_COLUMNS, f"partition.{self.partition_column}": pa.string()}
@@ -417,7 +417,7 @@ class LakeTable:
         field of a struct, becomes nullable if it is nullable in `schema`. Creates the table if it does not exist. If
         the table has an older format or lacks a property, sets the current format and the properties. With `as_open`, a
         table that is already open and still valid is not updated to its newest version first. Raises TableConflict,
-        NewerFormat, LakeError."""
+        NewerFormat, LakeError, and InvalidSettings (see `check`)."""
         claim(self._lake)
         table = (self._open() if as_open else None) or self._created(schema)
         self.check()
@@ -469,7 +469,7 @@ class LakeTable:
                 raise
 
     def make_durable(self) -> None:
-        """Make all commits since the last call durable, with the files that they add. Raises LakeFull, LakeError."""
+        """Make all commits since the last call durable, with the files that they add. Raises LakeFull and LakeError."""
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_commits()
@@ -580,14 +580,14 @@ def _foreign_features(uri: str, found: object) -> CorruptObject:
 @contextmanager
 def table_errors(uri: str, gone: Callable[[str], LakeError] = CorruptObject) -> Iterator[None]:
     """Translate errors that the Delta library and Arrow raise in the `with` block into LakeErrors, which say what to
-    do. `gone` makes the error for a missing file from its message."""
+    do. `gone` turns a message about a missing file into the error to raise."""
     try:
         yield
     except CommitFailedError as error:
         if "Unsupported table features" in str(error):
             raise _foreign_features(uri, error) from error
         raise TableConflict(
-            f"other writers committed to {uri} first, several times in a row: {error}. Nothing was committed; try again"
+            f"other writers committed to {uri} first: {error}. Nothing was committed; try again"
         ) from error
     except SchemaMismatchError as error:
         raise LakeError(

@@ -1,7 +1,7 @@
 """Opens a Delta table, updates it, and commits to it. A process reads each commit once.
 
-In a folder, the Delta library works in place. In a bucket it would read each commit twice and a checkpoint eleven
-times, and list the log three times for each commit. There, it works on copies: each object of the log is read once.
+In a folder, the Delta library works in place. In a bucket, it would read each commit twice and a checkpoint eleven
+times, and list the log three times for each commit. So it works on copies of a bucket's log: each object is read once.
 
 A commit to a bucket has these steps. The process may die after any of them:
 
@@ -49,12 +49,12 @@ COMMIT_FILE = re.compile(r"\d{20}\.json")
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 
 BELIEVED_FOR = timedelta(hours=1)
-"""Maximum age of a commit that counts as the newest one because the next version is missing. After an older commit, the
-Delta library lists the log instead, because housekeeping may have deleted the next version while the process read the
+"""Maximum age of a commit that counts as the newest one merely because the next version is missing. If the commit is
+older, the Delta library lists the log: housekeeping may have deleted the next version while the process read the
 log."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
-"""Commit options that turn off the deletion of expired log files, because each commit would list the table's log to
+"""Commit options that turn off the deletion of expired log files. Otherwise each commit would list the table's log to
 find these files. Housekeeping deletes them instead."""
 
 FOLLOWED_AT_MOST = 50
@@ -115,9 +115,9 @@ class TableLog:
         return content
 
     def between(self, first: int, last: int) -> list[bytes]:
-        """Return the commits of the versions `first` to `last`, in order. Cached commits are not read again.
-
-        Raises ObjectMissing if a commit is gone, because housekeeping deletes old commits. Raises LakeError."""
+        """Return the commits of the versions `first` to `last`, both included, in order. Of the cached commits, only
+        the last one is read again. Raises LakeError, and ObjectMissing if a commit is gone (housekeeping deletes old
+        ones)."""
         found = self._with_cached(
             first, lambda new: [content for _, content in read_ahead(self.read, range(new, last + 1))]
         )
@@ -125,8 +125,8 @@ class TableLog:
 
     def since(self, first: int, at_most: int | None = None) -> list[bytes]:
         """Return the commits from version `first` on, in order, up to the newest one. If there are more than `at_most`,
-        the result has at least `at_most`, but not always all. It is empty if there is no version `first`. Cached
-        commits are not read again. Raises LakeError."""
+        the result has at least `at_most`, but not always all. It is empty if there is no version `first`. Of the
+        cached commits, only the last one is read again. Raises LakeError."""
 
         def up_to_end(new: int) -> Iterator[bytes]:
             with suppress(ObjectMissing):
@@ -212,7 +212,7 @@ class TableLog:
         return self._is_copied and table.version() - self._opened_at > FOLLOWED_AT_MOST
 
     def update(self, table: DeltaTable) -> bool:
-        """Update the table to its newest version. Return False if it was deleted or recreated. Raises LakeError."""
+        """Update the table to its newest version. Return False if it must be opened again instead. Raises LakeError."""
         first = table.version()
         found = self.since(first)
         if not found or found[0] != self.newest:
@@ -228,8 +228,8 @@ class TableLog:
 
     @contextmanager
     def committing(self, table: DeltaTable) -> Iterator[PostCommitHookProperties]:
-        """Finish the commit that the `with` block writes (with the yielded options), and update the table. Raises
-        LakeError, the Delta library's errors, and TableConflict if another process has committed since the last
+        """Let the `with` block write a commit with the yielded options. Then finish the commit, and update the table.
+        Raises LakeError, the Delta library's errors, and TableConflict if another process has committed since the last
         update."""
         looked_at = SystemClock().now()
         if self._is_copied and not self._is_at_end(table):
@@ -275,8 +275,8 @@ class TableLog:
                 self._objects.replace(LAST_CHECKPOINT, (self._place / LAST_CHECKPOINT).read_bytes(), generation)
 
     def _from_checkpoint(self) -> Mapping[str, bytes]:
-        """Return the last checkpoint, and all commits from there on, in order. Return nothing if only the library can
-        find them."""
+        """Return the objects of the last checkpoint and of all commits from there on, in order, by name. Return
+        nothing if only the library can find them."""
 
         def in_parallel(first: int) -> Iterator[bytes]:
             ahead = AHEAD if first == version else 1  # few commits follow the cached ones
@@ -334,12 +334,12 @@ def actions_in(commit: bytes) -> list[Mapping[str, Any]]:
 
 
 def info_in(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the time and the metadata of a commit, given its actions. Empty if its writer left them out."""
+    """Return the time and the metadata of a commit, given its actions; empty if the writer left them out."""
     return next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
 
 
 def commit_time(info: Mapping[str, Any]) -> datetime | None:
-    """Return the time of a commit, given its metadata. None if its writer left it out."""
+    """Return the time of a commit, given its metadata; None if the writer left the time out."""
     return from_us(info["timestamp"] * 1000) if info.get("timestamp") else None
 
 

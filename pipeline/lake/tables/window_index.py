@@ -56,8 +56,8 @@ class WindowIndex:
         self._in_hour = max(1, HOUR // windowing.length)
 
     def update(self) -> "WindowIndex":
-        """Process the commits since the last call. Raises LakeError. Raises InvalidSettings if the computed windows
-        do not have the length in the settings."""
+        """Process the commits since the last call, and return the index. Raises LakeError, and InvalidSettings if the
+        computed windows do not have the length in the settings."""
         # Heartbeats come first, so that a window that is computed in between counts as computed.
         self._heartbeats.follow(self._hold, self._begin_data, COMMITS_AT_ONCE)
         self._diffs.follow(self._follow, self._begin_computed, COMMITS_AT_ONCE)
@@ -150,14 +150,14 @@ class KeptWindows:
 
     def closed(self, watermark: datetime | None) -> range:
         """Return the numbers of all windows since `windows.first` that the watermark has passed and whose heartbeats
-        are all kept. Raises LakeError."""
+        are all kept. The range is empty if `watermark` is None. Raises LakeError."""
         if watermark is None:
             return range(0)
         first = max(self._windowing.first, self.since() or self._windowing.first)
         return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
 
     def raise_to(self, window: Window, heartbeats_from: datetime | None = None) -> None:
-        """Store durably the first window (`window`) and the first hour (`heartbeats_from`) whose heartbeats are all
+        """Durably store the first window (`window`) and the first hour (`heartbeats_from`) whose heartbeats are all
         kept. The hour is None if retention deletes only windows. If a later window or hour is already stored, that one
         stays. Raises LakeError."""
         hours = [] if heartbeats_from is None else [heartbeats_from.strftime(KEY_FORMAT)]

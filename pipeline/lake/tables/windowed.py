@@ -43,8 +43,8 @@ LENGTH = "tidemark.window_length"
 
 EVIDENT = 8
 """Minimum number of computed windows from which a greater length than expected is derived, if the table lacks the
-property LENGTH. The derived length is the smallest distance between the starts of two windows. Among only a few
-windows, no two may be adjacent, because the topic was silent in between."""
+property LENGTH. The derived length is the smallest distance between the starts of two windows. It is too great
+if no two windows are adjacent, as may happen with only a few windows if the topic was silent in between."""
 
 MANIFESTS_KEPT = 2_000
 """Maximum number of manifests that an open table caches: a week of runs over windows of five minutes."""
@@ -110,8 +110,8 @@ class WindowedTable:
         self._length: timedelta | None = None
 
     def hold_to(self, length: timedelta) -> None:
-        """Make `fence` and `replace` raise InvalidSettings if the table's windows do not have this length. The next
-        write stores the length in the table's properties."""
+        """Make `fence`, `replace` and `OwnTable.prepare` raise InvalidSettings if the table's windows do not have this
+        length. The next write stores the length in the table's properties."""
         self.table.properties = {**self.table.properties, LENGTH: format_duration(length)}
         self._length = length
 
@@ -122,9 +122,9 @@ class WindowedTable:
     def read(
         self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return the rows of the windows with these keys that match the filter `where`. If `columns` is given, return
-        only these columns. A column that no run has written yet is null. A window that is not computed has no rows.
-        Raises DamagedFile, LakeError."""
+        """Return the rows of these windows that match the filter `where`. If `columns` is given, return only these
+        columns. A column that no run has written yet is null. A window that is not computed has no rows. Raises
+        DamagedFile and LakeError."""
         table, wanted = self.table.current(), sorted(windows)
         schema = self.schema if columns is None else pa.schema(map(self.schema.field, columns))
         if table is None or not wanted:
@@ -189,7 +189,7 @@ class WindowedTable:
         self._manifests.create(run.name, run)
 
     def manifest(self, run: str) -> DiffRun:
-        """Return a run's manifest. It is read once, then cached. Raises ObjectMissing, DamagedNote, NewerFormat."""
+        """Return a run's manifest. It is read once, then cached. Raises ObjectMissing, DamagedNote and NewerFormat."""
         known: DiffRun = self._known.get(run, lambda: self._manifests.read(run))
         return known
 
@@ -206,8 +206,8 @@ class WindowedTable:
         `written` are the run's files, at least one per window. None stands for all files in the run's folder; a window
         without a file then gets an empty one, so that it counts as computed.
 
-        Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. After an error, no file of this run is visible,
-        unless only the response to the commit was lost, or only the sync after the commit failed.
+        Raises TableConflict, LakeError, and InvalidSettings (see `hold_to`). After an error, no file of this run is
+        visible, unless only the response to the commit was lost, or only the sync after the commit failed.
         """
         with table_errors(self.table.uri):
             added = self._by_window(run, self._found(run) if written is None else written)
@@ -242,7 +242,7 @@ class WindowedTable:
 
     def forget(self, windows: Iterable[str]) -> None:
         """Remove the files of these windows from the table in one transaction. The windows then count as not computed.
-        Raises TableConflict, LakeError."""
+        Raises TableConflict and LakeError."""
         table, forgotten = self.table.current(), set(windows)
         if table is not None and (removes := self._removes(table, forgotten)):
             self._transact(table, removes, {FORGOT: str(len(forgotten))})
@@ -272,8 +272,8 @@ class WindowedTable:
         return added
 
     def _found(self, run: DiffRun) -> Iterator[NewFile]:
-        """Yield the files of the run's windows. Files in the subfolder `_temporary`, left by unfinished tasks,
-        are skipped. For a window without files, write an empty file first."""
+        """Yield the files in the run's folder, but not those that unfinished tasks left in the subfolder `_temporary`.
+        If the run has no file for one of its windows, write an empty one."""
         place, folder = self.files, self.place_of_run(run.name)
         prefix = f"{folder}/{PARTITION}="
         found = place.get_file_info(pafs.FileSelector(folder, allow_not_found=True, recursive=True))
@@ -291,7 +291,7 @@ class WindowedTable:
 
 def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: timedelta) -> None:
     """Raise InvalidSettings if the table's windows do not have this length. A table with windows of two lengths would
-    contain heartbeats twice. If the table lacks the property LENGTH, its length is derived from the starts of its
+    contain heartbeats twice. If the table lacks the property LENGTH, the length is derived from the starts of its
     windows."""
     if table is None or (there := noted_length(table)) == length:
         return
