@@ -35,10 +35,10 @@ class NamedLanding:
     ]
 
 
-MANIFEST = JsonKind(FOLDER, "restore a backup: the messages that it lists are already acknowledged", holds=NamedLanding)
+MANIFEST = JsonKind(FOLDER, "restore a backup: the landing's messages are already acknowledged", holds=NamedLanding)
 """Stores the manifests of landings, by the landing's name."""
 
-PIECE = ParquetKind("", "restore a backup: its messages are already acknowledged", suffix="")
+PIECE = ParquetKind("", "restore a backup: the messages in this object are already acknowledged", suffix="")
 """Stores a part of a landing's heartbeats, with the columns of the `heartbeats` table except the partition column.
 The key is the full name of the object, as in the manifest."""
 

@@ -15,7 +15,7 @@ from tidemark.pipeline.machine import ProcessName
 from tidemark.pipeline.settings import Settings
 
 HEARD_TICKS, HEARD_LEAST, LONGEST_TICK = 6, timedelta(minutes=1), timedelta(minutes=10)
-"""An owner counts as alive if its newest log entry is younger than HEARD_TICKS tick intervals, or younger than
+"""An owner counts as alive if its last sign of life is younger than HEARD_TICKS tick intervals, or younger than
 HEARD_LEAST. This leaves time for failed ticks, and for ticks that take a whole minute, as Dagster allows. LONGEST_TICK
 is the longest tick interval that settings allow."""
 
@@ -61,7 +61,7 @@ class Owner:
 
     @property
     def heard_within(self) -> timedelta:
-        """Maximum age of the newest log entry of an owner that counts as alive."""
+        """Maximum age of the last sign of life (a decision or a write of `owner.json`) that shows a live owner."""
         return max(HEARD_TICKS * self.tick, HEARD_LEAST)
 
 
@@ -80,7 +80,7 @@ class AcceptedSchema:
     schema: str
 
 
-ACCEPTED = JsonKind("schemas/", "restore a backup, or delete it", key="accepted", holds=AcceptedSchema)
+ACCEPTED = JsonKind("schemas/", "restore a backup, or delete this object", key="accepted", holds=AcceptedSchema)
 
 
 class AcceptedSchemas:

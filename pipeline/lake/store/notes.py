@@ -41,8 +41,8 @@ class NoContent:
 
 @dataclass(frozen=True, slots=True)
 class NoteKind(Generic[Content]):
-    """A kind of note. The note with the key `key` is the object `<prefix><key><suffix>`. The field `key` is the regular
-    expression that keys match. The field `damaged` ends the error message for a damaged note, and says what to do."""
+    """A kind of note. The name of a note's object is `<prefix><key><suffix>`. The field `key` is the regular expression
+    that keys match. The field `damaged` ends the error message for a damaged note, and says what to do."""
 
     prefix: str
     damaged: str = "it can be derived again"

@@ -39,9 +39,8 @@ both: if one were missing, Arrow would compare with null, and wrongly skip the f
 neither."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
-"""LONGEST_BOUND is the maximum number of characters of a string in a file's statistics, because every reader of the
-table loads all statistics. LAST_CHARACTER is the greatest character. Appended to a cut string, it makes an upper
-bound."""
+"""Strings in a file's statistics are cut to LONGEST_BOUND characters, because every reader of the table loads all
+statistics. LAST_CHARACTER is the greatest character. Appended to a cut string, it makes an upper bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ REJUDGED = ("reason", "detail")
 NO_IDS = pa.nulls(0, pa.string())
 NONE_REJUDGED = pa.table({**dict.fromkeys(("message_id", *REJUDGED), NO_IDS), "judged_at_us": pa.nulls(0, pa.int64())})
 
-FOUND_AGAIN = "restore a backup, or delete it: the next requeue derives it again"
+FOUND_AGAIN = "restore a backup, or delete this object: the next requeue derives it again"
 
 
 @dataclass(frozen=True, slots=True)
