@@ -56,9 +56,9 @@ NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Lost: pa.schema({"what": pa.string(), "watermark_at_least": MOMENT}),
     Released: pa.schema({"before": MOMENT, "at": MOMENT, "by": pa.string()}),
 }
-"""For each class of entry that is encoded as one row, the schema of the row. The columns are the entry's fields, and
-the kind in the file's metadata is the class name in lower case. Fields that later versions add to a class are stored in
-the metadata, under FACTS."""
+"""Schemas of the entries without a histogram or a decision, by class. Such an entry is one row. The columns are its
+fields, and the kind in the file's metadata is the class name in lower case. Fields that later versions add to a class
+are stored in the metadata, under FACTS."""
 
 DECISIONS, DECISION_COLUMNS = described(
     [
@@ -257,7 +257,7 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Set the seal in the content to a digest of the content. The digest is computed with the placeholder OPEN_SEAL as
+    """Return the content with its seal set to a digest of it. The digest is computed with the placeholder OPEN_SEAL as
     the seal. Unlike Parquet's own checksums, it covers the metadata. Raises ValueError if the content has no place for
     a seal."""
     place = content.rindex(SEALED)

@@ -24,8 +24,8 @@ ACCEPTED = Event()
 
 
 def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
-    """Write the last of a table's consecutive `commits` to the table's file. `first` is the version of the first one.
-    Best effort."""
+    """Write the last COMMITS of a table's consecutive `commits` to the table's file, unless they exceed BYTES. `first`
+    is the version of the first of `commits`. Best effort."""
     last = commits[-COMMITS:]
     with suppress(OSError, UnicodeDecodeError):
         body = json.dumps([first + len(commits) - len(last), [commit.decode() for commit in last]]).encode()

@@ -33,7 +33,7 @@ FOUND_AGAIN = "restore a backup, or delete this object: the next requeue derives
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Records a judgement of all messages in quarantine: the digest of the contract, and the time."""
+    """A judgement of all messages in quarantine: the digest of the contract, and the time."""
 
     contract: str
     judged_at: Moment
@@ -48,7 +48,7 @@ changed. It differs from the digest of every contract, so all messages in quaran
 class OfDays:
     """The base class of Requeued and Rejudged, which store small tables about rejected messages. Each table has a
     column `message_id`, and its key begins with the day on which these messages were rejected. Reading a table raises
-    DamagedNote, NewerFormat, LakeUnreachable."""
+    DamagedNote, NewerFormat and LakeUnreachable."""
 
     kind: ParquetKind
 
@@ -131,7 +131,7 @@ class JudgedBy:
 
     def digest(self) -> str | None:
         """Return the stored digest. Return UNREADABLE if its object is damaged, and None if there is no object. Raises
-        NewerFormat, LakeError."""
+        NewerFormat and LakeError."""
         note, generation = self._notes.found(JUDGED_BY.key)
         return note.contract if note is not None else UNREADABLE if generation else None
 

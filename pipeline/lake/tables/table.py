@@ -64,7 +64,7 @@ DAY_FORMAT = "%Y-%m-%d"
 
 READ = {"timestampNtz", "variantType"}
 """Delta's reader features that change neither the rows of a file nor the names of its columns. If a table has
-the first one, the Delta library adds the second with any change of a property. A table with another feature, such as
+`timestampNtz`, the Delta library adds `variantType` at any change of a property. A table with another feature, such as
 deletion vectors, is refused: tidemark would read its deleted rows, and keep replaced files along with the new ones."""
 
 FILE_COLUMNS = {
@@ -196,8 +196,8 @@ class LakeTable:
         return table
 
     def _open(self) -> DeltaTable | None:
-        """Return the open table without updating it. Return None if no table is open, if it is worn, if it was deleted
-        or recreated, or if its format is older or a property is missing."""
+        """Return the open table without updating it. Return None if no table is open, or if the open one is worn, was
+        deleted or recreated, has an older format, or lacks a property."""
         if self._table is None or self.log.is_worn(self._table) or self._lacks(self._table):
             return None
         with table_errors(self.uri):
@@ -362,8 +362,8 @@ class LakeTable:
         return rows, list(map(unquote, files["path"].to_pylist()))
 
     def days(self, since: datetime | None = None) -> list[str]:
-        """Return the partitions with rows that may have landed since a moment, in ascending order. None means all
-        partitions. Only for tables that are partitioned by day."""
+        """Return the partitions with rows that may have landed since a moment, in ascending order. If `since` is
+        None, return all partitions. Only for tables that are partitioned by day."""
         days = {file.partition for file in self.files()}
         return sorted(day for day in days if day >= first_day(since))
 
@@ -476,7 +476,7 @@ class LakeTable:
 
     def make_files_durable(self, paths: Iterable[str]) -> None:
         """Make data files durable, given their paths within the table. Call this before a commit adds the files. Raises
-        LakeFull, LakeError."""
+        LakeFull and LakeError."""
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_files(paths)

@@ -144,7 +144,7 @@ class KeptWindows:
         return next(iter(self._stored()[1:]), None)
 
     def _stored(self) -> list[datetime]:
-        """Return the stored window's start and, if there is one, the stored hour. Empty if nothing is stored."""
+        """Return the start of the stored window and, if there is one, the stored hour; nothing if neither is stored."""
         keys = self._notes.listed()
         return [start_of(key) for key in keys[-1].split(KEY_SEPARATOR)] if keys else []
 
