@@ -1,8 +1,8 @@
 """The message contract: the rules for a valid heartbeat, and the checks that reject a message.
 
 This module reads event times in the formats that publishers use, and converts them to microseconds since the epoch. It
-judges the messages of both subscriptions. So if base rejects a message for its event time, such as one from a broken
-clock, tracking rejects it too, and the event time does not affect the watermark.
+judges the messages of both subscriptions. So if base rejects a message for its event time (from a broken clock, for
+example), tracking rejects it too, and the event time does not affect the watermark.
 """
 
 import math
@@ -71,8 +71,8 @@ NANOSECONDS_EACH: Mapping[EventTimeUnit, int] = {
 def read_event_time(
     written: Any, unit: EventTimeUnit = EventTimeUnit.AUTO, timezone: tzinfo | None = None
 ) -> int | None:
-    """Convert an event time to microseconds since the epoch, rounded down and otherwise exact. Return None if it cannot
-    be read. Never raises.
+    """Convert an event time to microseconds since the epoch, rounded down. Return None if it cannot be read. Never
+    raises.
 
     - A number may be a JSON number or a string.
     - With the unit RFC_3339, or with a `timezone`, a space may replace the T.
@@ -129,7 +129,7 @@ FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
 """Matches a number in JSON, with at most as many digits as a 64-bit float may need."""
 OF_ATTRIBUTE = f"{PlaceKind.ATTRIBUTE}:"
-"""The prefix of the path of a compared field that is in an attribute."""
+"""Path prefix of a compared field that is in an attribute."""
 RESERVED_FIELD_NAMES = frozenset(
     (
         *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
@@ -140,11 +140,11 @@ RESERVED_FIELD_NAMES = frozenset(
 """Names of columns in the lake's tables. A compared field must not have one of these names."""
 
 PATIENCE = timedelta(seconds=30)
-"""Maximum time for which a message of the base subscription may wait for a schema that does not exist yet, counted from
-its publish time. After this time the message is rejected.
+"""Maximum time after its publish time for which a message of the base subscription may wait for a schema that does not
+exist yet. After this time the message is rejected.
 
 A message of the tracking subscription may wait twice as long. So tracking does not reject a message while base still
-waits for the schema, even if the clocks of the two readers differ by PATIENCE.
+waits for the schema, even if the clocks of the two readers differ by up to PATIENCE.
 """
 
 JSON_OBJECTS = PayloadFormat()
@@ -188,7 +188,7 @@ class MessageContract:
     compare, and the payload's format.
 
     - The parts of `stream_id` are joined by `/`.
-    - `paths` contains the path of each compared field whose path is not its name.
+    - `paths` contains the path of each compared field whose path differs from the field's name.
     - `max_age` limits how much older than its publish time an event may be. None: no limit.
     - `each` is the array in the payload whose elements are heartbeats. None: each message is one heartbeat.
     """
@@ -244,9 +244,9 @@ class HeartbeatReader:
         self._skew_us = duration_us(contract.max_future_skew)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
-        """Return the heartbeat in a message, or the reason for its rejection. Never raises.
+        """Return the heartbeat in a message, or the message's rejection. Never raises.
 
-        `payload` may be None if the contract does not need it, and is an Element if a message holds several heartbeats.
+        `payload` may be None if the contract does not need it. It is an Element if a message holds several heartbeats.
         Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew` and, with a
         `max_age`, `publish time - max_age <= event time`.
         """
@@ -301,7 +301,7 @@ class HeartbeatReader:
 
 
 def read_attribute(text: str | None, kind: FieldKind) -> Any:
-    """Convert an attribute's text to a JSON value of this kind. Return the text unchanged if this is not possible."""
+    """Convert an attribute's text to a JSON value of this kind. If that is impossible, return the text unchanged."""
     if text is None:
         return None
     if kind is FieldKind.NUMBER:
@@ -317,8 +317,7 @@ def read_attribute(text: str | None, kind: FieldKind) -> Any:
 
 
 def field_place(path: str, otherwise: PlaceKind) -> Place:
-    """Convert a compared field's path to a place in a message. `otherwise` is the kind of a path
-    without a prefix."""
+    """Convert a compared field's path to a place in a message. `otherwise` is the kind of a path without a prefix."""
     for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
         if path.startswith(f"{kind}:"):
             return Place(kind, path.removeprefix(f"{kind}:"))

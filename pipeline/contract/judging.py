@@ -23,7 +23,7 @@ from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, Rows
 
 Bools = npt.NDArray[np.bool_]
 Payload = Any
-"""A parsed payload, an Element of its array, a Rejection, or Undecided."""
+"""A parsed payload, an Element of its array, a Rejection, Undecided, or None if payloads are not read."""
 
 RULES = 7
 """Version of the rules that judge messages. Increment it whenever a verdict, a stream, an id or an event time
@@ -47,7 +47,7 @@ class Judged:
     """Messages that were judged together, and the verdicts on their rows. There is one row per message or, with
     `elements`, one row per element of its array.
 
-    - `attributes` and `payloads` are those of the rows. `payloads` is empty if payloads were not read.
+    - `attributes` and `payloads` are those of the rows. If payloads were not read, `payloads` is empty or all None.
     - Each accepted row (a heartbeat) has a stream, and an event time in microseconds since the epoch. The number of
       each row that was not accepted is a key of `rejections` or `undecided`.
     """
@@ -78,8 +78,8 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
 
 
 def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, elements: Rows | None = None) -> Judged:
-    """Judge messages or, if `elements` is given, the elements of their arrays. If the contract does
-    not need payloads, `decoded` may have none."""
+    """Judge messages or, if `elements` is given, the elements of their arrays. If the contract needs no payloads, those
+    of `decoded` may be empty."""
     attributes, payloads = decoded
     published_us = messages.published_us if elements is None else messages.published_us[elements.owners]
     contract, needs_payload = reader.contract, reader.contract.needs_payload
@@ -113,8 +113,8 @@ def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, element
 
 
 def _of_too_many_hours(owners: Ints, is_heartbeat: Bools, event_us: Ints) -> Iterator[tuple[int, Rejection]]:
-    """Yield the rows of messages whose heartbeats have more than MOST_HOURS event hours, with the message's rejection.
-    `owners` has the position of each row's message."""
+    """Yield each row of a message whose heartbeats have more than MOST_HOURS different event hours, with the message's
+    rejection. `owners` has the position of each row's message."""
     for owner in np.flatnonzero(np.bincount(owners) > MOST_HOURS).tolist():
         rows = np.flatnonzero(owners == owner)
         hours = len(np.unique(event_us[rows[is_heartbeat[rows]]] // HOUR_US))
@@ -203,8 +203,8 @@ def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageCon
 
 
 def publisher_ids(contract: MessageContract, judged: Judged) -> pa.StringArray:
-    """Return each row's publisher id, or null. If all elements of a message share one id, the element's number is
-    appended."""
+    """Return each row's publisher id, or null. If all elements of a message share one id, a suffix with the element's
+    number is appended."""
     known = _known(judged.payloads) if contract.needs_payload else ()
     ids = _not_empty(_ids(judged.attributes, known, contract.publisher_id))
     if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:

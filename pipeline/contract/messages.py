@@ -23,7 +23,7 @@ class Column(NamedTuple):
 
 
 def described(columns: Iterable[Column]) -> tuple[pa.Schema, dict[str, str]]:
-    """Return the schema of these columns, and the descriptions by column name."""
+    """Return the schema of these columns, and their descriptions by column name."""
     found = list(columns)
     fields = (pa.field(column.name, column.type, nullable=column.nullable) for column in found)
     return pa.schema(fields), {column.name: column.text for column in found}

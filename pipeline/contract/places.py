@@ -27,21 +27,21 @@ from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionR
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN_PATH = re.compile(rf"{PLAIN_NAME.pattern}(\.{PLAIN_NAME.pattern})*")
 BARE = re.compile(rf"{PLAIN_PATH.pattern}(\[\])?")
-"""A path without a prefix such as `payload:`."""
+"""Matches names joined by dots, with or without a final `[]`: a path that lacks only a prefix such as `payload:`."""
 ITSELF = "@"
 """The JMESPath of the whole payload or element."""
 LONGEST_PATH = 200
 """Maximum number of characters in a path. Reason: jmespath recurses into nested paths, and this limit stays far below
 Python's recursion limit."""
 LONGEST_ID = 1024
-"""Maximum number of characters in an id from the payload. Pub/Sub allows an attribute's value the same number of
-bytes."""
+"""Maximum number of characters in an id, or in each part of a stream id. Pub/Sub allows the same number of bytes in an
+attribute's value."""
 UNFIT = (JMESPathError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors that jmespath raises if a path does not fit a payload, such as `length` of a number."""
+"""Errors that jmespath raises if a path does not fit a payload, for example if it takes the `length` of a number."""
 
 
 class PlaceKind(StrEnum):
-    """The part of a message that a value is in."""
+    """The part of a message that contains a value."""
 
     ATTRIBUTE = "attribute"
     PAYLOAD = "payload"
@@ -81,7 +81,7 @@ class Place:
     @classmethod
     def of(cls, text: str, among: Collection[PlaceKind] = tuple(PlaceKind)) -> "Place":
         """Parse `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. Raises ValueError if the path is
-        invalid, or if the kind is not in `among`; the error lists the allowed kinds."""
+        invalid. Raises ValueError, which lists the allowed kinds, if the form is wrong or the kind not in `among`."""
         written, _, name = text.partition(":")
         kind = next((one for one in among if one == written), None)
         if kind is None or bool(name) is (kind is PlaceKind.PUBLISH_TIME) or text.endswith(":"):
@@ -116,9 +116,9 @@ class Element(NamedTuple):
 
 @cache
 def finder(path: str) -> Callable[[Any], Any]:
-    """Return a function that finds the value at a JMESPath in a parsed payload, or None. The returned function never
-    raises. Paths that consist of names joined by dots are looked up without jmespath. Raises ValueError if the path is
-    invalid.
+    """Return a function that returns the value at a JMESPath in a parsed payload. The returned function never raises,
+    and returns None for a missing value. Paths that consist of names joined by dots are looked up without jmespath.
+    Raises ValueError if the path is invalid.
     """
     if len(path) > LONGEST_PATH:
         raise ValueError(f"a path may have at most {LONGEST_PATH} characters")
@@ -141,8 +141,8 @@ def finder(path: str) -> Callable[[Any], Any]:
             raise ValueError(f"there is no function {min(unknown)}")
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} is not a JMESPath: {str(error).partition(chr(10))[0].rstrip(':')} (put names with characters "
-            'other than letters, digits and _ in double quotes, such as payload:"device-id")'
+            f"{path} is not a valid JMESPath expression: {str(error).partition(chr(10))[0].rstrip(':')} (put names "
+            'with characters other than letters, digits and _ in double quotes, such as payload:"device-id")'
         ) from error
 
     def search(payload: Any) -> Any:
@@ -181,8 +181,8 @@ def values_at(path: str, payloads: Sequence[Any]) -> list[Any]:
 
 
 def id_of(value: Any) -> str | None:
-    """Convert a value of a payload to an id. The value must be a string or a whole number of at most 64 bits. Return
-    None for any other value, for an empty string, and for a string longer than `LONGEST_ID`."""
+    """Convert a value to an id. The value must be a string or a whole number of at most 64 bits. Return None for any
+    other value, for an empty string, and for a string of more than `LONGEST_ID` characters."""
     if isinstance(value, str):
         return value if 0 < len(value) <= LONGEST_ID else None
     is_whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64
@@ -210,16 +210,16 @@ MOST_REPEATED = 16 << 20
 message's attributes, and Pub/Sub allows 128 KB of attributes."""
 
 ROWS_AT_ONCE, REPEATED_AT_ONCE = 50_000, 32 << 20
-"""Two limits of a group: its number of rows, and the total length of the attributes in its rows, in characters. A group
-ends after the message that reaches a limit."""
+"""Two limits of a group of rows: its number of rows, and the total length of the attributes in them, in characters. A
+group ends after the message that reaches a limit."""
 
 
 @dataclass(slots=True)
 class Rows:
     """The rows of the messages `[first, end)` of a batch.
 
-    For each row, `owners` contains the position of the row's message, counted from `first`, and `payloads` the element
-    to judge. If the message has no usable element, its only row has a Rejection or Undecided in place of the element.
+    For each row, `owners` contains the position of the row's message, counted from `first`. `payloads` contains the
+    element to judge. A message without usable elements has one row, with a Rejection or Undecided as its payload.
     """
 
     first: int
@@ -232,8 +232,8 @@ class Rows:
         return np.array(self.owners, dtype=np.int64)
 
     def rejections(self, by_row: Mapping[int, Rejection]) -> dict[int, Rejection]:
-        """Return the rejections of messages, keyed by message position, given the rejections of rows. A message is
-        rejected with the reason of its first rejected row."""
+        """Convert the rejections of rows to rejections of messages, keyed by message position, counted from `first`. A
+        message is rejected with the reason of its first rejected row."""
         elements, unusable = Counter(self.owners), Counter(self.owners[row] for row in by_row)
         rejected: dict[int, Rejection] = {}
         for row in sorted(by_row, reverse=True):  # reversed: each message keeps its first one
@@ -245,8 +245,8 @@ class Rows:
         return rejected
 
     def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows that are counted on the tracking subscription: each heartbeat, and one row per
-        rejected message, as in the quarantine."""
+        """Return a mask of the rows to count on the tracking subscription: each heartbeat, and only the first of a
+        message's other rows. The quarantine, too, has one row per message."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
         counted[rejected[np.unique(self.owners_array()[rejected], return_index=True)[1]]] = True
@@ -254,7 +254,7 @@ class Rows:
 
 
 def suffix(element: Any) -> str:
-    """Return the suffix, such as `#3`, that an element's id adds to the id of its message."""
+    """Return the suffix, such as `#3`, that turns the id of a message into the id of its element."""
     return f"{ELEMENT}{element.number}"
 
 
@@ -277,7 +277,7 @@ def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> It
 
 
 def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> list[Element] | Rejection:
-    """Return the elements of a message, or its rejection if the array is missing, empty or too large."""
+    """Return the elements of a message, or its rejection if the array is missing, not an array, empty or too large."""
     to_flatten = flattened(each.name)
     found = (to_flatten or finder(each.name))(payload)
     if not isinstance(found, list):

@@ -99,7 +99,7 @@ MOST_VALUES_A_BYTE = 100
 because a null takes no bytes."""
 
 MOST_OF_A_RECORD = 10_000
-"""Maximum number of values in a record, in which an array or a map counts as one value. A schema that allows more is
+"""Maximum number of values in a record, where each array or map counts as one value. A schema that allows more is
 refused."""
 
 NOT_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
@@ -111,12 +111,12 @@ BROKEN = (
 
 Walk = Callable[[bytes, int, ValueBudget], int]
 """Function that skips the value at a position in the bytes, and returns the position after the value. All values inside
-it are subtracted from the budget. Raises Unreadable if the budget is exceeded, and IndexError or ValueError if the
-bytes are not a value of the type."""
+the skipped one are subtracted from the budget. Raises Unreadable if the budget is exceeded. May raise IndexError or
+ValueError if the bytes are not a value of the type."""
 
 Read = Callable[[Any], Any]
 """Function that converts a parsed value of Avro's JSON encoding to the form that the binary encoding gives. Raises
-ValueError."""
+ValueError if the value does not fit the type, and OverflowError if a time is out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class AvroType:
 
     - `schema` is the schema for fastavro.
     - `least` is the minimum number of bytes of a value of the type.
-    - `values` is the maximum number of values in a value of the type.
+    - `values` is the maximum number of values in a value of the type, where each array or map counts as one value.
     - `label` is the key of the type in the JSON encoding of a union.
     """
 
@@ -379,9 +379,10 @@ NO_MESSAGE = (
 
 
 class AvroCodec:
-    """Decodes payloads that were written with one Avro schema. All methods raise Unreadable.
+    """Decodes payloads that were written with one Avro schema. All methods raise Unreadable for any other payload.
 
-    The constructor raises Unreadable if the schema is not a record, is recursive, or allows many values in few bytes.
+    The constructor raises Unreadable if the schema is invalid, not a record, recursive, or too deep, or allows many
+    values in few bytes.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -441,10 +442,9 @@ def fault_text(error: BaseException) -> str:
 
 
 def records_of(content: bytes, name: str) -> Iterator[bytes]:
-    """Yield the bytes of each record in an Avro object container file. Raises Unreadable.
+    """Yield the bytes of each record in an Avro object container file. Raises Unreadable if the file is invalid.
 
-    Finding a record's end means parsing it, so the file's schema is checked first, like the schema of a topic.
-    """
+    Finding a record's end means parsing the record, so the file's schema is first checked like a topic's schema."""
     try:
         blocks = block_reader(BytesIO(content))
         written = str(blocks.metadata["avro.schema"]).encode()

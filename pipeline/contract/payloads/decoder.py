@@ -51,7 +51,7 @@ absent or one-byte value takes about 70 bytes as a Python object, and a JMESPath
 number of commas stands for the number of values."""
 
 Read = Callable[[int, bytes], Any]
-"""Function that decodes the payload of one message, given its position. Raises Unreadable and Unknown."""
+"""Function that decodes the payload of one message, given its position. Raises Unreadable or Unknown."""
 
 
 class _Room:
@@ -73,7 +73,7 @@ class _Room:
 
 
 class Decoded(NamedTuple):
-    """Attributes of messages, including those of the envelope, and decoded payloads. A payload is an object, a
+    """Attributes of messages, including those of the envelope, and decoded payloads. A payload is an object or array, a
     Rejection, Undecided, or None if payloads are not read."""
 
     attributes: Attributes
@@ -83,8 +83,8 @@ class Decoded(NamedTuple):
 class PayloadDecoder:
     """Decodes the payloads of one topic's messages.
 
-    `found_in` finds schemas if the format names no schema file. Without it, schemas come from files. A JSON payload
-    must be an object; with `may_be_array`, it may also be an array.
+    `found_in` finds schemas if the format names no schema file. Without `found_in`, schemas come from files. A JSON
+    payload must be an object; with `may_be_array`, it may also be an array.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ def _opened(attributes: Mapping[str, str], data: bytes, room: _Room) -> tuple[Ma
     `None, value` if they were parsed as part of the event's JSON.
 
     If the payload is the whole event (structured mode), the event's context overrides attributes of the message. Raises
-    Unreadable if such an event is invalid.
+    Unreadable if such an event is invalid or not in JSON.
     """
     said = _content_type(attributes)
     if not _is_structured(said):
@@ -255,7 +255,7 @@ def _is_structured(content_type: str) -> bool:
 
 
 def _context(event: Mapping[str, Any]) -> dict[str, str]:
-    """Return a CloudEvent's context as attributes, each value in its canonical text form. Raises Unreadable."""
+    """Return a CloudEvent's context as attributes, in canonical text. Raises Unreadable if a value has a wrong type."""
     said = {}
     for name, value in event.items():
         if name in CONTENT or value is None:

@@ -72,8 +72,8 @@ class MessageType:
             self.values += self._made
 
     def of(self, message: Any, depth: int = 0) -> dict[str, Any]:
-        """Convert a message to a mapping from field names to values. `depth` is the number of messages in
-        which it is nested. Raises Unreadable, and ValueError for a time out of range."""
+        """Convert a message to a mapping from field names to values. `depth` is the number of messages in which it is
+        nested. Raises Unreadable if messages are nested too deeply, and ValueError if a time is out of range."""
         if depth == DEEPEST:
             raise Unreadable(f"more than {DEEPEST} levels")
         return {field.name: field.of(message, depth + 1) for field in self._fields}
@@ -168,7 +168,7 @@ def _itself(value: Any, _: int) -> Any:
 
 
 def _dynamic(value: Any) -> Any:
-    """Convert a Struct, a Value or a ListValue. All its numbers are `double`, so whole ones become whole numbers."""
+    """Convert a Struct, a Value or a ListValue. All its numbers are `double`; whole ones below EXACT become `int`."""
     match value.DESCRIPTOR.name if isinstance(value, message.Message) else "":
         case "Struct":
             return {key: _dynamic(value.fields[key]) for key in sorted(value.fields)}
@@ -215,8 +215,8 @@ nested too deeply (RecursionError)."""
 
 
 class ProtobufCodec:
-    """Decodes payloads that were written with one protobuf schema. All methods and the constructor raise Unreadable.
-    The constructor also raises Unknown if compiling the schema was interrupted."""
+    """Decodes payloads that were written with one protobuf schema. All methods raise Unreadable for any other payload.
+    The constructor raises Unreadable if the schema is invalid, and Unknown if its compilation was interrupted."""
 
     def __init__(self, definition: Definition) -> None:
         self._origin, content = definition.origin, definition.content

@@ -25,7 +25,7 @@ class RejectionReason(StrEnum):
     UNREADABLE_EVENT_TIME = "UNREADABLE_EVENT_TIME"
     """The value at `message.event_time` cannot be read as a time.
 
-    Set `message.event_time_unit` (the detail names a unit that would fit) or, for times without a zone,
+    Set `message.event_time_unit` (the detail names a unit that would fit, if any) or, for times without a zone,
     `message.timezone`.
     """
     NO_STREAM_ID = "NO_STREAM_ID"
@@ -103,7 +103,7 @@ TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 linear for any bytes."""
 
 MAGIC = b"\x1f\x8b\x08"
-"""First bytes of gzip data, with the only compression method. No JSON text or protobuf message begins with them."""
+"""First bytes of gzip data; the third names deflate, the only method. No JSON text or protobuf message begins so."""
 
 LARGEST_MESSAGE = 10_000_000
 """Maximum size of a message in Pub/Sub, in bytes."""
@@ -135,8 +135,8 @@ class ValueBudget:
 
 
 def inflated(data: bytes) -> Iterator[bytes]:
-    """Decompress gzip, and yield the result in parts of at most `AT_ONCE` bytes. Raises Unreadable as soon as the
-    result has more than `LARGEST` bytes."""
+    """Decompress gzip data, and yield the result in parts of at most `AT_ONCE` bytes. Raises Unreadable if the data is
+    invalid, incomplete, has more than `MOST_MEMBERS` members, or yields more than `LARGEST` bytes."""
     room = LARGEST
     for _ in range(MOST_MEMBERS):
         stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
@@ -159,7 +159,7 @@ def inflated(data: bytes) -> Iterator[bytes]:
 
 
 def parsed(data: bytes) -> Any:
-    """Parse a JSON value of any type. Raises Unreadable."""
+    """Parse a JSON value of any type. Raises Unreadable if it is invalid or has more than `MOST_VALUES` values."""
     if len(data) > MOST_VALUES:
         refuse_many_values(data)
     try:

@@ -96,10 +96,10 @@ LARGEST_DEFINITION = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A schema: its text, or a compiled protobuf descriptor set. `origin` is its human-readable name.
+    """A schema: its text, or a compiled protobuf descriptor set. `origin` is the schema's human-readable name.
 
     `is_configured` is true if the settings name the schema's file. An error in the schema is then an error of the
-    settings instead of the message.
+    settings, not of the message.
     """
 
     origin: str
@@ -162,7 +162,7 @@ def revision_of(attributes: Mapping[str, str]) -> str:
     """Return the id of the schema revision that a message names. Raises Unreadable if there is no valid id."""
     revision = attributes.get(SCHEMA_REVISION)
     if not revision:
-        raise Unreadable(f"the attribute {SCHEMA_REVISION} is missing, so its schema is unknown")
+        raise Unreadable(f"the message has no attribute {SCHEMA_REVISION}, so the revision of its schema is unknown")
     if revision == DELETED_REVISION:
         raise Unreadable("the revision of its schema was deleted in Pub/Sub")
     if not REVISION.fullmatch(revision):
@@ -223,7 +223,7 @@ def as_base64(value: bytes, *_: Any) -> str:
 def varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the unsigned number that begins at a position in the bytes, and the position after it. Avro and protobuf
     encode numbers alike: 7 bits per byte, the lowest first. Raises IndexError if the bytes end too soon, and ValueError
-    if the number has more than 64 bits."""
+    if the number takes more than ten bytes."""
     value = shift = 0
     while (byte := data[at]) & 0x80:
         value |= (byte & 0x7F) << shift
@@ -234,7 +234,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Codec(Protocol):
-    """Decodes payloads that were written with one schema. All methods raise Unreadable."""
+    """Decodes payloads that were written with one schema. All methods raise Unreadable for any other payload."""
 
     def binary(self, data: bytes) -> Any: ...
 
@@ -256,8 +256,8 @@ class Revisions:
         """Return the codec of the schema revision that a message names.
 
         - Raises Unreadable if the message names no schema, or a schema that is not accepted or cannot be used.
-        - If the revision does not exist, raises Unknown while the message may still wait for it, and Unreadable after
-          that.
+        - Raises Unknown if the schema cannot be looked up or compiled now. If it does not exist, raises Unknown while
+          the message may still wait for it, and Unreadable after that.
         - Raises InvalidSettings if a schema that the settings name cannot be used.
         """
         name = self._found_in.name(attributes)
@@ -290,8 +290,8 @@ class Revisions:
 
 
 def codec_of(definition: Definition, encoding: Encoding) -> Codec:
-    """Return the codec that decodes payloads with a schema. Raises Unreadable if the schema cannot be used. The library
-    for the encoding is imported here, so that it is loaded only if needed."""
+    """Return the codec that decodes payloads with a schema. Raises Unreadable if the schema cannot be used, and Unknown
+    if its compilation was interrupted. The encoding's library is imported here, so that it is loaded only if needed."""
     if definition.encoding is not encoding:
         raise Unreadable(
             f"the schema {definition.origin} is {definition.encoding}: set message.payload to {definition.encoding}"
