@@ -71,8 +71,8 @@ class RememberedCopies:
         return attempt
 
     def settle(self, attempts: Collection[str]) -> None:
-        """Remember the messages of these attempts (counted batches), which are now in the log. Forget older
-        attempts."""
+        """Remember the messages of these attempts (counted batches), which are now in the log. Of the other attempts,
+        keep the newest ATTEMPTS_NOTED."""
         for attempt in [name for name in self._noted if name in attempts]:
             self._remember(*self._noted.pop(attempt))
         for name in list(self._noted)[:-ATTEMPTS_NOTED]:

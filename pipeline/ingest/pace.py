@@ -41,7 +41,7 @@ early, the window would wait for the next tick."""
 def least_interval(tick: timedelta, *, waits: bool) -> int:
     """Return the `minimum_interval_seconds` of a sensor. With it, the daemon starts an evaluation at its last check
     before the next tick is due. Exception: if the sensor waits for its tick (see `Pace`), and ticks are up to AIMED
-    apart, the daemon starts an evaluation at its first check after the previous one."""
+    apart, the daemon starts an evaluation at its first check after the previous evaluation."""
     return 1 if waits and tick <= AIMED else max(1, int((tick - LOOK).total_seconds()) + 1)
 
 
@@ -89,8 +89,8 @@ class Pace:
     def _slack(self) -> timedelta:
         """Maximum time that a tick may move earlier, or be late without delaying later ticks.
 
-        For ticks up to LOOK apart it must be small. The daemon starts at most one of them per check, so a tick due just
-        before the check is always late. With a small slack, late ticks delay the later ones, until ticks are due just
+        It must be small for ticks up to LOOK apart. The daemon starts at most one of them per check, so a tick due just
+        before a check is always late. With a small slack, late ticks delay the later ones, until ticks are due just
         after a check.
         """
         return STEP if self._tick <= LOOK else self._tick / 2

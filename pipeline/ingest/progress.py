@@ -75,7 +75,7 @@ class Progress:
 
     @property
     def left(self) -> timedelta | None:
-        """Time until reading has caught up at this speed; None if it falls behind."""
+        """Time until reading has caught up at this speed; None if it never does."""
         return self.age / (self.speed - 1) if self.speed > 1 else None
 
     @property

@@ -28,7 +28,7 @@ from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
 """Maximum number of messages per batch, and maximum size of a batch in bytes. They bound the memory, and the work that
-is repeated after a kill. Each batch is a commit."""
+is repeated after a kill. Smaller batches would make more commits."""
 
 Progress = Callable[[int], None]
 """Function that is called with the number of messages processed since the last call."""
@@ -64,9 +64,9 @@ class Requeuer:
         self.reader, self.clock = reader, clock
 
     def run(self, selection: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
-        """Judge the messages of `selection` again, in batches, oldest day first. Raises LakeError, and at the
-        end PubSubUnreachable if some messages cannot be judged now. Messages that landed before the error stay landed,
-        and the next requeue resumes."""
+        """Judge the messages of `selection` again, in batches, oldest day first. With `dry_run`, write nothing. Raises
+        LakeError. Raises PubSubUnreachable at the end if some messages cannot be judged now. Messages that landed
+        before an error stay landed, and the next requeue resumes."""
         done = Requeue()
         for day in self.quarantine.days(selection.since):
             notes, rejudged = self.requeued.between(day, day), self.rejudged.by_day(day, day)[day]
@@ -109,8 +109,8 @@ class Requeuer:
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
-        """Return which of these ids are in `heartbeats` already, with a publish time in the seconds `first` to `last`.
-        A message is there if another delivery of it passed, or if an earlier requeue was killed after landing it."""
+        """Return those ids that are in `heartbeats`, with a publish time in the seconds `first` to `last`, inclusive.
+        They are there if another delivery passed, or if an earlier requeue was killed after landing them."""
         if not len(message_ids):
             return message_ids
         return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
@@ -127,7 +127,7 @@ def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
 
 
 def _each_once(rows: pa.Table) -> pa.Table:
-    """Return one row per message. A message that was delivered twice has two rows."""
+    """Return the first row of each message. A message that was delivered twice has two rows."""
     numbered = pa.table({"message_id": rows["message_id"], "row": pa.array(range(len(rows)), pa.int64())})
     firsts = numbered.group_by("message_id", use_threads=False).aggregate([("row", "min")])["row_min"]
     return rows.take(firsts) if len(firsts) < len(rows) else rows

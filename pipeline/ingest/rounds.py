@@ -73,8 +73,8 @@ readers then recognize copies of these messages. One round is not enough, becaus
 a round."""
 
 NEW = timedelta(minutes=1)
-"""Maximum age of a reading that counts as the state of a backlog, and of its decision (or three ticks, if longer). If
-the newest decision is older, no sensor is ticking, and the run reads the backlogs itself."""
+"""Maximum age of a reading that a run uses, and of the newest decision (or three ticks, if longer). If that decision is
+older, no sensor is ticking, and the run reads the backlogs itself."""
 
 SLOW = 1.5
 """A round is reported as slow if it takes this many times its planned duration. The first round is never reported,
@@ -85,9 +85,10 @@ A_TRACKER_IN = 4
 tracking."""
 
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
-"""A run ends after DRY_ROUNDS consecutive rounds that read both subscriptions and find few messages. If the age of a
-backlog is unknown, it also ends after YOUNG_ROUNDS consecutive rounds whose messages are all younger than
-`RunPlan.stop_below`. One round is not enough, because an empty pull does not prove that there is no backlog."""
+"""A run ends after DRY_ROUNDS consecutive rounds that together read both subscriptions and find few messages. If a
+backlog's age is unknown, and none is known to be old, the run also ends after YOUNG_ROUNDS consecutive rounds whose
+messages are all younger than `RunPlan.stop_below`. One round is not enough: an empty pull does not prove an empty
+backlog."""
 
 
 # Readers
@@ -202,8 +203,8 @@ class RunPlan:
     benchmarks shorten these times."""
 
     round: timedelta = timedelta(seconds=5)
-    """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but each further second is
-    added to the watermark's lag. A reading of tracking counts as current for 10 s, enough for two rounds."""
+    """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but each extra second is added
+    to the watermark's lag. A reading of tracking counts as current for 10 s, enough for two rounds."""
     run_for: timedelta = timedelta(hours=1)
     """Maximum duration of a run. It is well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
@@ -212,15 +213,14 @@ class RunPlan:
     start_size: int = 1_000_000
     """A run also starts if this many messages wait, which is four times the maximum that a tick pulls."""
     stop_below: timedelta = timedelta(minutes=1)
-    """A run ends when the oldest message of each subscription is younger than this. Ticks can handle such a
-    backlog."""
+    """A run ends when the oldest message of each subscription is younger than this. Ticks can handle such a backlog."""
 
 
 PLAN = RunPlan()
 
 
 class Ended(StrEnum):
-    """The reason why a run of readers ended. RAN_DRY: the readers find nothing, although a backlog is reported."""
+    """The reason why a run of readers ended. RAN_DRY: few messages are found, although an old backlog is reported."""
 
     CAUGHT_UP = "caught up"
     RAN_DRY = "ran dry"
@@ -228,7 +228,7 @@ class Ended(StrEnum):
 
 
 Ages = Mapping[Side, timedelta]
-"""Age of the oldest unread message of each subscription. An unknown age is left out."""
+"""The age of one message of each subscription, such as the oldest unread one. An unknown age is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Rounds:
 
     - `read` runs the readers of a round, in any processes.
     - `newest` returns the newest state of the log. It must not use `settling.log`, which another thread may be using.
-    - `backlogs` are read only if there is no recent decision.
+    - `backlogs` are read only if there is no recent decision or the log is empty.
     - `beside` runs the settling of a round while the next round is read.
     """
 
@@ -287,7 +287,7 @@ class Rounds:
 
     def rounds(self, run_for: timedelta, *, until_young: bool) -> Iterator[RoundDone]:
         """Run rounds for `run_for`, and yield each round when it is settled. With `until_young`, stop earlier if both
-        backlogs are young or the readers find nothing.
+        backlogs are young or the readers find few messages.
 
         Guarantee: each acknowledged message is in the log or visible in a table, even if processes are killed, or if
         other runs and ticks read the same subscriptions. Raises PubSubError, LakeError, and any error of `read`. Rounds
@@ -345,8 +345,8 @@ class Rounds:
         return record.decision if record is not None and is_recent(record.decision.at, now, new) else None
 
     def _aged(self, done: RoundDone) -> RoundDone:
-        """Return the round with the ages of both backlogs. They come from the newest decision or, if no tick makes
-        decisions, from new readings. A subscription whose messages cannot all be judged yet has no age."""
+        """Return the round with the known ages of both backlogs. They come from the newest decision or, if no tick
+        makes decisions, from new readings. A subscription whose messages cannot all be judged yet has no age."""
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
             effective = None if decision is None else getattr(decision, str(side))
@@ -359,9 +359,9 @@ class Rounds:
 
     def _why_ended(self, done: RoundDone) -> Ended | None:
         """Return why the run ends after this round; None if it continues. A run ends when it has caught up, or when it
-        finds nothing in either subscription.
+        finds few messages in both subscriptions.
 
-        If it finds nothing although the backlog is old, another consumer holds the backlog's messages.
+        If it finds few although the backlog is old, another consumer holds the backlog's messages.
         """
         young, sides = self.plan.stop_below, frozenset(done.share.sides)
         self._dry = self._dry + 1 if done.is_dry else 0

@@ -161,7 +161,7 @@ def _field(
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
     """Like `field_column`, for a value of the whole payload. The value is read once per message, and repeated for each
-    element. A string longer than LONGEST_ID becomes null, because a message may have many elements."""
+    element. Text of more than LONGEST_ID characters becomes null, because a message may have many elements."""
     read: dict[int, tuple[Any, bool]] = {}
     for element in elements:
         if id(element.whole) not in read:

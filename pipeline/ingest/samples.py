@@ -32,7 +32,7 @@ MOST_SAMPLES = 10_000
 """Maximum number of sample messages, and of files in a folder. Reason: each message is judged separately."""
 
 MOST_BYTES = 64 << 20
-"""Maximum size of all sample files together, in bytes. Reason: they are held in memory. A Pub/Sub message has at most
+"""Maximum size of all sample files together, in bytes. Reason: they are held in memory. A Pub/Sub message is at most
 10 MB."""
 
 MESSAGE_KEYS = frozenset(("data", "attributes", "messageId", "publishTime", "orderingKey"))
@@ -48,8 +48,8 @@ BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample message in the columns of MESSAGE, or the reason why it cannot be read. `name` is the name of
-    its file, followed by the number of the line or message if there are several, or its message id."""
+    """A sample message in the columns of MESSAGE, or the reason why it cannot be read. The `name` of a pulled sample is
+    its message id. Otherwise it is the file's name, with the number of the line, message or record if there is one."""
 
     name: str
     message: pa.Table | str
@@ -74,7 +74,7 @@ class SampleReading:
 
 def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
     """Read the messages in files and folders, in order. The files of a folder are read in the order of their names;
-    hidden files are skipped. Raises SampleUnusable."""
+    hidden files are skipped. Raises SampleUnusable for unreadable or too many files, and if there is no message."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):
@@ -86,11 +86,11 @@ def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
         left -= len(content)
         if left < 0:
             raise SampleUnusable(
-                f"with {path} the samples have more than {MOST_BYTES >> 20} MiB; name fewer or smaller ones"
+                f"{path} brings the samples to more than {MOST_BYTES >> 20} MiB; name fewer or smaller files"
             )
         for sample in _of_file(path, content, reading):
             if len(found) == MOST_SAMPLES:
-                raise SampleUnusable(f"with {path} there are more than {MOST_SAMPLES} samples; name fewer")
+                raise SampleUnusable(f"{path} brings the total to more than {MOST_SAMPLES} samples; name fewer files")
             found.append(sample)
     if not found:
         raise SampleUnusable(f"no message in {', '.join(map(str, paths))}; name a file with a payload or a message")
@@ -116,7 +116,7 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sample]:
-    """Yield the messages of a file: a payload, a message, a list of messages, or one of these per line or record."""
+    """Yield the messages of a file. It contains a payload, a message or messages, one of these per line, or records."""
     whole, numbered = _parsed(content), enumerate(content.split(b"\n"), 1)
     lines = {f"{path.name}:{number}": line for number, line in numbered if line.strip()}
     has_lines = reading.encoding is Encoding.JSON and len(lines) > 1
@@ -156,7 +156,7 @@ def _parsed(content: bytes) -> Any:
 
 def _messages_in(value: Any) -> list[dict[str, Any]] | None:
     """Return the messages in a JSON value of a form that Google's API and tools print, or None if it has another form.
-    The answer to an empty pull has no messages."""
+    The list is empty for the answer to a pull that found no messages."""
     if isinstance(value, dict) and value.keys() == {"receivedMessages"}:
         value = value["receivedMessages"]
     found = [_message_in(one) for one in (value if isinstance(value, list) else [value])]
@@ -203,11 +203,11 @@ UNDECIDED, MALFORMED = "UNDECIDED", "MALFORMED"
 
 @dataclass(frozen=True, slots=True)
 class SampleVerdict:
-    """The verdict on a sample: a heartbeat with its compared fields, or the reason for its rejection.
+    """The verdict on a sample: a heartbeat with its compared fields, or the reason why it is not one.
 
     A field is None if it is absent or null, or if its value does not have the configured type. In the last case,
-    `of_another_kind` contains the field's name. If a message holds several heartbeats, `sample` ends with `#` and the
-    number of the element.
+    `of_another_kind` contains the field's name. If a message holds several heartbeats, the `sample` of each one ends
+    with `#` and the number of the element.
     """
 
     sample: str
@@ -236,7 +236,7 @@ class Trial:
 
     @property
     def rejected(self) -> Counter[str]:
-        """Number of messages that would go to quarantine, by reason."""
+        """Number of verdicts that are not heartbeats, by reason. UNDECIDED and MALFORMED are included."""
         return Counter(verdict.reason for verdict in self.verdicts if verdict.reason is not None)
 
     @property

@@ -39,14 +39,14 @@ SMALL_BATCHES = 3
 leased the backlog's messages."""
 
 FIRST_SECONDS = 0.4
-"""Maximum duration of the first pull of a tick in seconds. It is short, so that a tick without a backlog ends soon."""
+"""Maximum duration, in seconds, of a tick's first pull. It is short, so that a tick without a backlog ends soon."""
 
 FURTHER_SECONDS = 1.2
-"""Maximum duration in seconds of a pull that follows a batch that was not full. It is short, so that the same tick
-can pull again the messages that were given back because of their event hours."""
+"""Maximum duration, in seconds, of a pull after a batch that was not full. It is short, so that the same tick can
+re-pull the messages that were given back because of their event hours."""
 
 CAUGHT_UP = timedelta(seconds=0.2)
-"""The backlog counts as gone if its oldest message was published less than this time before the batch began. Reason:
+"""The backlog counts as gone if its oldest message was published at most this long before the batch began. Reason:
 messages become visible a moment after they are published, and clocks differ."""
 
 BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
@@ -242,8 +242,8 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
 
 
 def seconds_of(waited: timedelta, patience: timedelta) -> int:
-    """Return the delay in seconds before an undecided message is redelivered. `waited` is how long it has waited since
-    its publish time."""
+    """Return the delay, in whole seconds, before an undecided message is redelivered. `waited` is the time since its
+    publish time."""
     wait = max(SOONEST, min(waited, patience - waited)) if waited <= patience + SOONEST else min(LATEST, waited)
     return math.ceil(wait.total_seconds())
 

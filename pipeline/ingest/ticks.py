@@ -33,8 +33,7 @@ from tidemark.pipeline.watermark.rules import RULES, Rule
 from tidemark.pipeline.watermark.state import Beginning, WatermarkState
 
 TICK_MESSAGES, TICK_BYTES = 250_000, 256 << 20
-"""Maximum number of messages, and of bytes, that a tick pulls. The rest of a backlog is left to later ticks or to
-readers on Spark."""
+"""Maximum number of messages, and of bytes, that a tick pulls. Later ticks or readers on Spark pull what is left."""
 
 PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
 """Fraction of a tick's interval for pulling, and maximum duration of pulling. The rest of the interval is for the last
@@ -52,7 +51,8 @@ def tick_budget(settings: Settings, side: Side) -> Budget:
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """The result of a tick of tracking. `problems` are sentences about failed steps, which the next tick retries."""
+    """The result of a tick of tracking. `problems` are sentences about a wrong clock, and about failed or unfinished
+    steps, which later ticks retry."""
 
     decision: Decision
     state: WatermarkState

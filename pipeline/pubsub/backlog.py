@@ -6,7 +6,7 @@ message, or after its own creation if it contains no message. So tidemark create
 from the expiry time, and deletes the snapshot. Source: the API reference of `Snapshot.expire_time`.
 
 Google's list of metrics describes `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages`
-as GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. Pub/Sub's guides say that
+as GAUGE, INT64, sampled every 60 seconds, and visible within 120 seconds after sampling. Pub/Sub's guides say that
 metrics may have gaps, and that an absent metric does not mean that there are no messages.
 """
 
@@ -251,8 +251,8 @@ class MonitoringBacklog:
     - Cloud Monitoring does not answer, or its answer is incomplete.
     - There is no series, or no valid point within `LOOK_BACK`.
 
-    An age of 0 may be an error of the metric. It is used only if the number of messages is also 0 in all samples taken
-    less than SAMPLE_PERIOD before or after the sample of the age.
+    An age of 0 may be an error of the metric. It is used only if the number of messages was sampled less than
+    SAMPLE_PERIOD before or after the age, and is 0 in all such samples.
     """
 
     def __init__(self, client: "MetricServiceClient", subscription_path: str, clock: Clock) -> None:
@@ -304,9 +304,9 @@ class MonitoringBacklog:
                 )
 
     def _points(self, metric: str) -> dict[datetime, int]:
-        """Return a metric's valid values within `LOOK_BACK`, keyed by the end of the sample. If a sample has
-        two values, the larger is returned. It is the safe choice: it never makes the oldest message look newer, or the
-        backlog empty."""
+        """Return a metric's valid values within `LOOK_BACK`, keyed by the end of the sample. If a sample has two
+        values, the larger is returned. It is the safe choice: it never makes the oldest message look newer, or the
+        backlog empty. Raises ReadingUnavailable if the metric has several series, and the errors of `read`."""
         points: dict[datetime, int] = {}
         kinds = set()
         for kind, end, value in self._values(metric):

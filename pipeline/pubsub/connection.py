@@ -59,7 +59,7 @@ ONE_TRY: Mapping[str, Any] = {"retry": None, "timeout": CALL_TIMEOUT.total_secon
 
 TICKS_GO_ON = "Nothing is lost: ticks try again"
 ONCE_MORE = "Nothing is lost: run the command again"
-"""Last sentences of the error for an unanswered call: TICKS_GO_ON in a tick, ONCE_MORE in a command."""
+"""The last sentence of the error for an unanswered call: TICKS_GO_ON in a tick, ONCE_MORE in a command."""
 
 
 def client_of(kind: Any, server: str | None, endpoint: str | None = None, impersonate: str | None = None) -> Any:
@@ -136,8 +136,8 @@ def bounded(within: timedelta = CALL_TIMEOUT) -> dict[str, Any]:
 def reported(
     action: str, resource: str, permission: str, service: str = "Pub/Sub", then: str = TICKS_GO_ON
 ) -> Iterator[None]:
-    """Translate the errors that Google's client raises in the block into tidemark's errors. The error names the
-    resource, and the permission to grant. If the service did not answer, the error ends with `then`."""
+    """Translate the errors that Google's client raises in the block into tidemark's errors. An error names the resource
+    and, if access was denied, the permission to grant. If the service did not answer, the error ends with `then`."""
     try:
         yield
     except api.NotFound as error:

@@ -52,7 +52,7 @@ class Leases:
         self._is_done = Event()
 
     def hold(self, ack_ids: Iterable[str]) -> None:
-        """Start to extend the leases of these messages, until `let_go` or `close`."""
+        """Keep extending the leases of these messages until `let_go` or `close`."""
         with self._lock:
             had, _ = bool(self._held), self._held.update(dict.fromkeys(ack_ids))
             if had or not self._held:

@@ -55,7 +55,7 @@ PULL = "/google.pubsub.v1.Subscriber/Pull"
 
 FEWEST_AT_ONCE, PULLS_AT_ONCE = 2, 8
 """Initial and maximum number of pulls in flight. It starts at two, so that the server works while an answer is decoded.
-Pub/Sub needs more, because it answers a pull with few messages even if there are many. An emulator does not."""
+Pub/Sub needs more, because it answers a pull with few messages even if there are many. An emulator needs only two."""
 
 PULL_AT_MOST = 1000
 """Maximum number of messages requested per pull. This is the service's limit; the official emulator returns at most
@@ -158,8 +158,8 @@ class Pulls:
         within `seconds`.
 
         After a pull has failed, calls still return the messages received before. The first call that finds none left
-        raises GoogleAPICallError. After a refusal because of a quota, a call raises only if no message arrives within
-        `seconds`. Reaching the deadline of a pull is not an error.
+        raises the pull's error, such as GoogleAPICallError. After a refusal because of a quota, a call raises only if
+        no message arrives within `seconds`. Reaching the deadline of a pull is not an error.
         """
         self._open()
         until = self._began + seconds

@@ -64,8 +64,8 @@ class Subscriptions:
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
 
     def drift(self) -> Drift:
-        """Check the options of both subscriptions, and return the problems. Raises PubSubError if Pub/Sub
-        cannot be reached."""
+        """Check the options of both subscriptions, and return the problems. Raises PubSubError if the options cannot be
+        read."""
         found = look_at_subscriptions(self.client(), self._pubsub, self._settings.contract)
         return replace(found, dangers=(*found.dangers, *self.taken_away()))
 

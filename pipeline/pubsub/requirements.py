@@ -237,7 +237,7 @@ def _seconds(duration: timedelta) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Problems with the options of the subscriptions, as human-readable sentences, each with a remedy.
+    """Problems with the options of the subscriptions, as human-readable sentences, most of them with a remedy.
 
     - `breaks`: options that make the watermark wrong.
     - `dangers`: options that will lose messages later.
@@ -268,7 +268,7 @@ def compared(settings: PubSubSettings, contract: MessageContract, found: Mapping
 def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, contract: MessageContract) -> Drift:
     """Check the two subscriptions for problems. Changes nothing. Sends two requests, which are not retried.
 
-    Raises PubSubUnreachable. Raises PermissionMissing without `pubsub.subscriptions.get` on both subscriptions.
+    Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on both subscriptions.
     """
     server, paths = Resources(client, look=True), {"tracking": settings.tracking_path, "base": settings.base_path}
     found = {role: server.find("subscription", path) for role, path in paths.items()}

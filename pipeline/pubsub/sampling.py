@@ -38,11 +38,11 @@ DELETE = "pubsub.subscriptions.delete on it"
 def sample_messages(
     client: SubscriberClient, settings: PubSubSettings, clock: Clock, count: int, wait: timedelta
 ) -> list[pa.Table]:
-    """Return up to `count` messages that are published to the topic within `wait`. Each message is a table of one row
-    with the columns of MESSAGE. A redelivered message is returned once.
+    """Return up to `count` messages that are published to the topic within `wait`. Fewer are returned if their size
+    reaches MOST_BYTES. Each message is a table of one row with the columns of MESSAGE. A redelivered message is
+    returned once. The temporary subscription is deleted at the end, unless the process is killed.
 
-    The temporary subscription is always deleted, unless the process is killed. Raises SubscriptionMissing if the topic
-    does not exist, PermissionMissing, and PubSubUnreachable.
+    Raises PermissionMissing, PubSubUnreachable and, if the topic does not exist, SubscriptionMissing.
     """
     until = clock.monotonic() + wait.total_seconds()
     found: dict[str, pa.Table] = {}

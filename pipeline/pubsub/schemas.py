@@ -54,8 +54,8 @@ class PubSubSchemas:
         self._asked_at_us = self._asked = 0
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """Return the full name and the revision of a message's schema, according to the message's attributes. Raises
-        Unreadable if the attributes do not name an accepted schema."""
+        """Return the full name and the revision of a message's schema, joined by `@`, from the message's attributes.
+        Raises Unreadable if the attributes do not name an accepted schema."""
         schema = schema_of(attributes)
         self._refuse_others(schema)
         return f"{schema}@{revision_of(attributes)}"
@@ -72,8 +72,8 @@ class PubSubSchemas:
         """Return the definition of a schema's revision (None if the revision does not exist), and the time in
         microseconds at which the schema's revisions were listed. If no schema is accepted yet, accepts this one.
 
-        Raises Unknown if Pub/Sub gave no answer, and Unreadable if another process has accepted another schema.
-        """
+        Raises Unknown if Pub/Sub gave no answer or the batch has more than MOST_SCHEMAS schemas to look up. Raises
+        Unreadable if another process has accepted another schema."""
         schema, _, revision = name.partition("@")
         asked_us, found = self._listed.get(schema, (0, {}))
         if revision not in found and not 0 <= at_us - asked_us < AGAIN_US:

@@ -37,7 +37,7 @@ class Spending:
     other processes recorded in the tracking log. Thread-safe.
 
     - If `pubsub` has no budget, readings are counted but never delayed.
-    - With `pubsub.attach`, tidemark does not pull from base, and assumes that its messages are as large as tracking's.
+    - With `pubsub.attach`, tidemark does not pull from base. It assumes base's messages to be as large as tracking's.
 
     Guarantee: no reading is delayed for longer than `LONGEST`. Prices are estimates, so a reading of a backlog that was
     never read may cost more than estimated.
@@ -59,8 +59,8 @@ class Spending:
     # Inputs
 
     def learn(self, state: WatermarkState) -> None:
-        """Add the usage and the newest readings that are in the tracking log: those of other processes, and those of
-        this pipeline before a restart."""
+        """Take over the usage and the newest readings that the tracking log records, including those of other processes
+        and those from before a restart."""
         decision = state.decision
         with self._lock:
             self._account = state.account
@@ -189,9 +189,9 @@ class BudgetedBacklog:
     _is_refused: bool = False
 
     def read(self) -> Reading:
-        """Return a reading. Raises ReadingPostponed if no snapshot is due and `monitoring` gives no reading. Raises
-        SnapshotRefused if Pub/Sub refuses a snapshot, with both reasons if `monitoring` fails too. Raises other errors
-        of the snapshot unchanged."""
+        """Return a reading. If Pub/Sub refuses a snapshot or, for the user "", no snapshot is due, `monitoring` is read
+        instead. Raises SnapshotRefused or ReadingPostponed if there is no such reading, with both reasons if
+        `monitoring` fails. Raises other errors of the snapshot unchanged."""
         due_at, is_over_budget = self.spending.turn(self.path, self.user)
         if due_at is not None:
             postponed = ReadingPostponed(

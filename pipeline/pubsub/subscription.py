@@ -112,8 +112,8 @@ class PubSubSubscription:
         back. While the batch is processed, up to `ahead` further messages may be pulled.
 
         Pulling ends after a third of the ack deadline, so that the first lease does not end during it. After an error,
-        returns the messages that were pulled before; if there are none, raises PubSubUnreachable, SubscriptionMissing
-        or PermissionMissing.
+        returns the messages that were pulled before; if there are none, raises PubSubUnreachable, SubscriptionMissing,
+        PermissionMissing or another PubSubError.
         """
         began = self._clock.monotonic()
         until = began + min(seconds, self._lease_seconds / 3)
@@ -147,7 +147,7 @@ class PubSubSubscription:
         return PulledBatch(Messages(batch.drop_columns(ACK_ID)), ack_ids, size)
 
     def pause(self) -> None:
-        """Stop pulling. Messages of pulls that are still in flight become part of the next batch."""
+        """Stop pulling. Messages of pulls in flight join the next batch or, if `idle` is long, are given back."""
         self._pulls.pause()
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class PubSubSubscription:
         """Acknowledge messages in several requests, some of them in parallel, and stop extending the leases of these
         messages. If a request fails, the result has its error, and the other requests continue.
 
-        Raises SubscriptionMissing and PermissionMissing, which a retry does not fix.
+        Raises SubscriptionMissing, PermissionMissing and other PubSubErrors that a retry does not fix.
         """
         chunks = [list(ack_ids[start : start + IDS_PER_CALL]) for start in range(0, len(ack_ids), IDS_PER_CALL)]
         if len(chunks) <= 1:  # as in most ticks: no thread is needed
@@ -198,7 +198,7 @@ def lease_of(client: SubscriberClient, path: str) -> timedelta:
     """Return the ack deadline of a subscription, which tidemark may not have created. Returns LEASE if the credentials
     do not permit a lookup. A process looks the deadline up once.
 
-    Raises SubscriptionMissing and PubSubUnreachable.
+    Raises SubscriptionMissing or PubSubUnreachable.
     """
     try:
         with reported("look up", path, "pubsub.subscriptions.get on it"):

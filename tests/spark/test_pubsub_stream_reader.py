@@ -332,7 +332,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"landing": "../up"}, "landing"),
         ({"payload": "bytes", "streamId": "payload:id"}, "stream_id takes values from the payload"),
         ({"subscription": ""}, "subscription"),
-        ({"projectId": "project"}, "projectId is another name of project"),
+        ({"projectId": "project"}, "projectId is another name for project"),
         ({"deleteSubscriptionOnStreamStop": "true"}, "leave it out"),
         ({"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "5m"}, "exclude each other: remove one"),
         ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger = 'much'"),

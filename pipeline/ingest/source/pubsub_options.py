@@ -1,5 +1,5 @@
-"""The options of `format("pubsub")`, checked when a query is planned. The driver sends readers on
-executors only these options, the schema and a partition."""
+"""The options of `format("pubsub")`, checked when a query is planned. Readers on executors get only these options, the
+schema and a partition from the driver."""
 
 import os
 import re
@@ -53,7 +53,7 @@ REFUSED = {
     **dict.fromkeys(("topicid", "deletesubscriptiononstreamstop"), NEITHER_MADE),
     **dict.fromkeys(("clientemail", "clientid", "privatekey", "privatekeyid", "servicecredential"), NO_KEYS),
 }
-"""Options of Databricks that do not apply here, and what to do instead."""
+"""Databricks options that do not apply here, and what to do instead."""
 
 
 def _not_the_watermark(value: ComparedFields) -> ComparedFields:
@@ -145,7 +145,7 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
             hint = f"; did you mean {to_camel(known[close[0]])}?" if close else ""
             raise InvalidSettings(f"{name}: the source pubsub does not have this option{hint}")
         if known[plain] in given:
-            raise InvalidSettings(f"{name} is another name of {to_camel(known[plain])}, which is also set; remove one")
+            raise InvalidSettings(f"{name} is another name for {to_camel(known[plain])}, which is also set; remove one")
         given[known[plain]] = value
     given.setdefault("emulator_host", environ.get("PUBSUB_EMULATOR_HOST", ""))
     try:

@@ -51,8 +51,8 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
-"""Clients that a worker process keeps open. Reason: a pull may still be in flight when a landing ends. This pull's
-messages are given back when its response arrives."""
+"""Clients and heartbeat readers that a worker process keeps. Clients stay open, because a pull may still be in flight
+when a landing ends: its messages are given back when its response arrives."""
 
 MILLIS = "publishTimestampInMillis"
 DATABRICKS = {"messageId": "message_id", MILLIS: "publish_time"}
@@ -138,8 +138,7 @@ class LandingPartition(InputPartition):
     limit: ReadLimit
 
     def budget(self, whole: Budget) -> Budget:
-        """Return the limits of this reader: `whole`, lowered to the reader's share of the batch's limit if that is
-        smaller."""
+        """Return the limits of this reader: `whole`, or the reader's share of the batch's limit if that is smaller."""
         if isinstance(self.limit, ReadMaxRows):
             return replace(whole, max_messages=min(whole.max_messages, self._part(self.limit.max_rows)))
         if isinstance(self.limit, ReadMaxBytes):
@@ -287,7 +286,8 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
 
     _available_at: datetime | None = None
     _nothing_since: tuple[int, datetime] | None = None
-    """The first of the latest batches without a message published before the query began, and when it was noticed."""
+    """The first of the consecutive latest batches without a message from before the query began, and when that was
+    noticed."""
     _limit: ReadLimit | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -366,8 +366,8 @@ def source_schema(options: SourceOptions) -> T.StructType:
 
 
 def as_asked(rows: pa.Table, columns: pa.Schema, fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return the rows with the columns of this schema. Each column has its own type or is text; attributes as text are
-    JSON. A column may have its name in Databricks' source.
+    """Return the rows with the columns of this schema. Each column has the source's type or is text; attributes become
+    JSON text. A column may have the name that it has in Databricks' source.
 
     `fields` is the option, which may have changed since the rows landed. A field is null if the option did not name it
     then, or named it with another kind.
