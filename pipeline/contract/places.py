@@ -94,16 +94,16 @@ class Place:
         return f"{self.kind}:{self.name}" if self.name else str(self.kind)
 
     def find(self, attributes: Mapping[str, str], payload: Any) -> Any:
-        """Return the value at this place of a message, or None. `payload` may be an Element. Must not be called if the
-        place is the publish time."""
+        """Return the value at this place of a message, or None if it is missing. `payload` may be an Element. The place
+        must not be the publish time."""
         if self.kind is PlaceKind.ATTRIBUTE:
             return attributes.get(self.name)
         return payload.find(self) if type(payload) is Element else finder(self.name)(payload)
 
 
 class Element(NamedTuple):
-    """An element of an array in a payload: its number in the array and its value. `whole` returns the value at a path
-    of the whole payload, or None."""
+    """An element of an array in a payload: its number, counted from 0, and its value. `whole` returns the value at a
+    path of the whole payload, or None."""
 
     number: int
     value: Any
@@ -246,7 +246,7 @@ class Rows:
 
     def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return a mask of the rows to count on the tracking subscription: each heartbeat, and only the first of a
-        message's other rows. The quarantine, too, has one row per message."""
+        message's other rows. The quarantine, too, has one row per rejected message."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
         counted[rejected[np.unique(self.owners_array()[rejected], return_index=True)[1]]] = True
@@ -259,7 +259,7 @@ def suffix(element: Any) -> str:
 
 
 def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> Iterator[Rows]:
-    """Yield the rows of messages in groups, in order. A message is never split. There is at least one group."""
+    """Yield the rows of messages in groups, in order. No message is split. Without messages, yield one empty group."""
     rows, repeated = Rows(0, 0), 0
     for message, (held, payload) in enumerate(zip(attributes.dicts(), payloads, strict=True)):
         is_unread = isinstance(payload, Rejection | Undecided)

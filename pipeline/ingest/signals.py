@@ -39,7 +39,7 @@ class SignalTopic(WatermarkObject):
 
     def __init__(self, objects: ObjectStore, promise: str, topic: str, settings: Settings) -> None:
         super().__init__(objects, settings.windowing, promise)
-        self.failed = f"a later tick sends the watermark to {topic}; this tick could not send or record it"
+        self.failed = f"the watermark was not sent to {topic}, or not recorded; a later tick sends it"
         self._topic, self._settings = topic, settings
 
     @cached_property

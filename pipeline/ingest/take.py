@@ -198,7 +198,7 @@ Keeper = Landing | Tracking
 
 def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keeper: Keeper, until: float) -> Taken:
     """Judge batches and keep the results, until there are no more batches, the keeper is full, or the keeper's
-    monotonic clock reaches `until`. At least one part of a batch is kept.
+    monotonic clock reaches `until`. The first part of the first batch is always kept.
 
     Undecided messages are given back immediately. Other messages that were not kept are given back at the end. Raises
     PubSubError or LakeError, after giving back all messages.

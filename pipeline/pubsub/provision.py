@@ -50,8 +50,8 @@ def provision(
     tracking gets every message that base gets. The topic for watermark signals, if configured, is created last.
 
     With `pubsub.attach`, base must exist, and tracking gets base's filter. Idempotent, and safe to run concurrently.
-    Changes no existing resource. Raises ProvisionRefused, which lists all reasons, if possible before anything is
-    created. Also raises PubSubUnreachable and PermissionMissing.
+    Changes no existing resource. Raises ProvisionRefused, which lists all reasons why the watermark would be wrong, if
+    possible before anything is created. Also raises PubSubUnreachable and PermissionMissing.
     """
     server = Resources(subscriber, publisher)
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}

@@ -93,7 +93,7 @@ def refusals(
 
 
 def lacks_schema(topic: str, contract: MessageContract) -> str:
-    """Return a warning for a topic without a schema, if the contract needs the schema to read messages."""
+    """Return a warning that a topic has no schema, although the contract needs one to read messages."""
     return (
         f"{topic} has no schema, but message.payload = {contract.payload.encoding.value!r} with an empty "
         "message.schema needs one: all messages would go to quarantine (UNREADABLE_PAYLOAD). Before "

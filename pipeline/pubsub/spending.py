@@ -104,7 +104,7 @@ class Spending:
         """Return two values about the user's next reading of the subscription at `path`: when it is due (None: now),
         and whether it is due only because of the maximum delay LONGEST, although it exceeds the budget.
 
-        If nothing is known about the backlog, a reading is due now.
+        Without a budget, or if nothing is known about the backlog, a reading is due now.
         """
         now = self.clock.now()
         with self._lock:

@@ -68,9 +68,9 @@ class PubSubSubscription:
     - `on_call` is called, from any thread, for each pull that is sent.
     - `lease` is the ack deadline. By default, the constructor looks it up.
 
-    If a pull is in flight when a batch ends, its messages become part of the next batch. So the caller must reuse the
-    instance, or close it. With `pubsub.attach`, creating an instance for base raises BaseReadByOthers, so that no code
-    can pull from base or acknowledge its messages."""
+    Unless they are given back, messages of pulls in flight at the end of a batch become part of the next batch. So the
+    caller must reuse the instance, or close it. With `pubsub.attach`, creating an instance for base raises
+    BaseReadByOthers, so that no code can pull from base or acknowledge its messages."""
 
     def __init__(
         self,

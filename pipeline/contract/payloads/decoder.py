@@ -212,7 +212,7 @@ def _values(payload: Any) -> int:
 
 CE_PREFIX = "ce-"
 CONTENT_TYPES = "Content-Type", "content-type"
-"""Two spellings of the attribute that distinguishes the binding's modes: the binding's own, and in lower case."""
+"""Two spellings of the attribute that distinguishes the binding's modes: the binding's spelling, and lower case."""
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
 READ_BY = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING, *CONTENT_TYPES, DATA_CONTENT_TYPE)
 """Attributes on which the decoding of a payload depends, if there is a schema or an envelope."""

@@ -31,8 +31,8 @@ class Encoding(StrEnum):
 
 
 class Compression(StrEnum):
-    """The compression of payloads. AUTO detects gzip by an attribute of the message or the first bytes of the
-    payload."""
+    """The compression of payloads. AUTO detects gzip by an attribute of the message or, except in Avro, by the first
+    bytes of the payload."""
 
     NONE = "none"
     GZIP = "gzip"

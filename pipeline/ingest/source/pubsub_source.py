@@ -160,8 +160,8 @@ class PubSubDataSource(DataSource):
         return cls.called
 
     def schema(self) -> T.StructType:
-        """Return the columns: the whole message, its event and publish times, the fields of the option `fields`, and
-        the batch's watermark."""
+        """Return the columns: those of `heartbeats`, including the fields of the option `fields`, and the batch's
+        watermark."""
         return source_schema(read_options(self.options))
 
     def reader(self, schema: T.StructType) -> "PubSubReader":
