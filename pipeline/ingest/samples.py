@@ -74,7 +74,7 @@ class SampleReading:
 
 def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
     """Read the messages in files and folders, in order. The files of a folder are read in the order of their names;
-    hidden files are skipped. Raises SampleUnusable for unreadable or too many files, and if there is no message."""
+    hidden files are skipped. Raises SampleUnusable if files are unreadable, too many, too large or have no message."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):
@@ -116,7 +116,7 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sample]:
-    """Yield the messages of a file. It contains a payload, a message or messages, one of these per line, or records."""
+    """Yield the messages of a file: one payload, one or more messages, payloads or messages by line, or records."""
     whole, numbered = _parsed(content), enumerate(content.split(b"\n"), 1)
     lines = {f"{path.name}:{number}": line for number, line in numbered if line.strip()}
     has_lines = reading.encoding is Encoding.JSON and len(lines) > 1

@@ -160,8 +160,8 @@ class PubSubDataSource(DataSource):
         return cls.called
 
     def schema(self) -> T.StructType:
-        """Return the columns: those of `heartbeats`, including the fields of the option `fields`, and the batch's
-        watermark."""
+        """Return the columns: those of `heartbeats` except the partition column, with the fields of the option
+        `fields`, and the batch's watermark."""
         return source_schema(read_options(self.options))
 
     def reader(self, schema: T.StructType) -> "PubSubReader":
@@ -366,8 +366,8 @@ def source_schema(options: SourceOptions) -> T.StructType:
 
 
 def as_asked(rows: pa.Table, columns: pa.Schema, fields: Mapping[str, FieldKind]) -> pa.Table:
-    """Return the rows with the columns of this schema. Each column has the source's type or is text; attributes become
-    JSON text. A column may have the name that it has in Databricks' source.
+    """Return the rows with the columns of this schema. Each column has the source's type or is text. Attributes become
+    JSON if they are requested as text. A column may have the name that it has in Databricks' source.
 
     `fields` is the option, which may have changed since the rows landed. A field is null if the option did not name it
     then, or named it with another kind.

@@ -33,7 +33,7 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
     written.
 
     Raises ToolMissing if PySpark or Spark is older than 4.2, and InvalidSettings if the archive cannot be used. Raises
-    ExecutorsUnable, which says what is missing. The check waits for an executor, and then takes seconds.
+    ExecutorsUnable, which says what driver or executors lack. The check waits for an executor, and then takes seconds.
     """
     for which, version in (("PySpark here", pyspark.__version__), ("the session's Spark", session.version)):
         if not is_new_enough(version):
