@@ -140,8 +140,8 @@ RESERVED_FIELD_NAMES = frozenset(
 """Names of columns in the lake's tables. A compared field must not have one of these names."""
 
 PATIENCE = timedelta(seconds=30)
-"""Maximum time after its publish time for which a message of the base subscription may wait for a schema that does not
-exist yet. After this time the message is rejected.
+"""Maximum time for which a message of the base subscription may wait, after its publish time, for a schema that does
+not exist yet. After this time the message is rejected.
 
 A message of the tracking subscription may wait twice as long. So tracking does not reject a message while base still
 waits for the schema, even if the clocks of the two readers differ by up to PATIENCE.

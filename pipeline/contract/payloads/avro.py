@@ -381,8 +381,8 @@ NO_MESSAGE = (
 class AvroCodec:
     """Decodes payloads that were written with one Avro schema. All methods raise Unreadable for any other payload.
 
-    The constructor raises Unreadable if the schema is invalid, not a record, recursive, or too deep, or allows many
-    values in few bytes.
+    The constructor raises Unreadable if the schema is invalid, recursive, too deep or not a record, or if it allows
+    many values in few bytes.
     """
 
     def __init__(self, definition: Definition) -> None:

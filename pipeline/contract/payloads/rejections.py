@@ -103,7 +103,7 @@ TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 linear for any bytes."""
 
 MAGIC = b"\x1f\x8b\x08"
-"""First bytes of gzip data; the third names deflate, the only method. No JSON text or protobuf message begins so."""
+"""First bytes of gzip data; the third names deflate, the only method. JSON and protobuf never begin with them."""
 
 LARGEST_MESSAGE = 10_000_000
 """Maximum size of a message in Pub/Sub, in bytes."""
@@ -136,7 +136,7 @@ class ValueBudget:
 
 def inflated(data: bytes) -> Iterator[bytes]:
     """Decompress gzip data, and yield the result in parts of at most `AT_ONCE` bytes. Raises Unreadable if the data is
-    invalid, incomplete, has more than `MOST_MEMBERS` members, or yields more than `LARGEST` bytes."""
+    invalid or incomplete, has more than `MOST_MEMBERS` members, or yields more than `LARGEST` bytes."""
     room = LARGEST
     for _ in range(MOST_MEMBERS):
         stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
@@ -159,7 +159,7 @@ def inflated(data: bytes) -> Iterator[bytes]:
 
 
 def parsed(data: bytes) -> Any:
-    """Parse a JSON value of any type. Raises Unreadable if it is invalid or has more than `MOST_VALUES` values."""
+    """Parse a JSON value of any type. Raises Unreadable for invalid JSON, or more than `MOST_VALUES` values."""
     if len(data) > MOST_VALUES:
         refuse_many_values(data)
     try:
