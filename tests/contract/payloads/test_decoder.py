@@ -246,7 +246,7 @@ def test_a_folder_has_a_file_for_each_revision(tmp_path: Path) -> None:
     assert "does not exist" in why(one(decoder, data, written("0002")))
     assert "is not a schema revision" in why(one(decoder, data, written("../secret")))
     assert "was deleted" in why(one(decoder, data, written("_deleted-schema-revision_")))
-    assert "is missing" in why(one(decoder, data))
+    assert "has no attribute googclient_schemarevisionid" in why(one(decoder, data))
 
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "encodings.md").read_text()
