@@ -47,12 +47,12 @@ CHECKS = (
 
 
 UP_WAITS_SECONDS = 4.0
-"""Maximum time that `tidemark up` spends on checks that call services on other machines."""
+"""Maximum time that `tidemark up` waits for the check of credentials, and again for the checks of other services."""
 
 
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[CheckFinding]:
-    """Run the checks. If credentials for Google's services are missing, report this once, and leave out the checks that
-    need credentials. With `pubsub.attach`, also leave out the checks of custom tables and of Spark."""
+    """Run the checks. If credentials for Google's services are needed but unusable, report this once, and leave out the
+    checks that need them. With `pubsub.attach`, also leave out the checks of custom tables and of Spark."""
     settings = setup.settings
     if settings.pubsub.attach:
         checks = [check for check in checks if check.subject not in (SETTINGS, SPARK)]
@@ -74,8 +74,7 @@ def running(settings: Settings) -> Sequence[Component]:
 
 def at_once(settings: Settings, clock: Clock) -> list[CheckFinding]:
     """Run the quick checks for `tidemark up`, and return the findings that are not OK. The checks of this machine
-    (disk, Java, token) run first. If they find no fault, the checks of other services run too, for at most
-    UP_WAITS_SECONDS."""
+    (disk, Java, token) run first. If none is BROKEN, the checks of other services run too, within UP_WAITS_SECONDS."""
     setup, here = Setup(settings, clock), {DAGSTER, *([LAKE] if settings.lake.folder else [])}
     here |= set() if settings.pubsub.attach else {SPARK}
     quick = [check for check in CHECKS if check.is_quick]

@@ -81,9 +81,9 @@ class Check:
 def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[CheckFinding]:
     """Run the checks concurrently, and return all findings in the order of the checks.
 
-    - A check that exceeds its own time limit gets a finding that says so.
-    - If `within` is given, a check also has at most `within` seconds. A check that takes longer is left out silently.
-    - A TidemarkError becomes a finding of the level BROKEN, with the error's text. Any other error becomes a WARNING.
+    - Without `within`, a check that exceeds its own time limit gets a finding that says so.
+    - With `within`, a check also has at most that many seconds. A check that exceeds a limit gets no such finding.
+    - A TidemarkError becomes a BROKEN finding, unless another check reports it. Any other error becomes a WARNING.
 
     The thread of an overdue check is abandoned, and ends with the process.
     """

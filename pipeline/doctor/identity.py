@@ -167,7 +167,7 @@ BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pu
 def permissions_of(
     components: Iterable[Component], reading: str = "auto", *, asks_for_schemas: bool = False, publishes: bool = False
 ) -> dict[Permission, list[Component]]:
-    """Return the permissions that these components need, each with the components that need it, in the order of NEEDS.
+    """Return the permissions that these components need, each with the components that need it, component by component.
     `reading` is the setting `pubsub.reading`. `asks_for_schemas` is true if payloads are read with the topic's schema,
     and `publishes` if the watermark is sent to a topic."""
     spared = {SCHEMA.permission: not asks_for_schemas, PUBLISH.permission: not publishes}
@@ -182,7 +182,7 @@ def permissions_of(
 
 
 def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
-    """Return the needs of a component if `pubsub.reading` is `reading`. A need that applies only with some value of
-    another setting is always included."""
+    """Return all needs of a component, including those that apply only with some settings. ON_PURPOSE is included only
+    if it applies with `reading`, a value of `pubsub.reading`."""
     on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
     return NEEDS[component] + on_purpose

@@ -173,8 +173,8 @@ def check_owner(setup: Setup) -> Iterator[Statement]:
 
 
 def check_running(setup: Setup) -> Iterator[Statement]:
-    """Check that the pipeline still decides on the watermark, and uses the current settings file. If decisions are
-    missing while the pipeline's process is alive, the finding is BROKEN. If no process is alive, it is only a WARNING,
+    """Check that the pipeline still decides the watermark, and uses the current settings file. If decisions are missing
+    while the pipeline's process is alive, the finding is BROKEN. If no process is alive, the finding is only a WARNING,
     because the pipeline may have been stopped on purpose."""
     settings, now, lake = setup.settings, setup.clock.now(), lake_of(setup)
     record = lake.tracking_log().newest().record
@@ -190,7 +190,7 @@ def check_running(setup: Setup) -> Iterator[Statement]:
 
 def check_lake_version(setup: Setup) -> Iterator[Statement]:
     """Check that this version of tidemark can read the newest entries of the tracking log, and that no entries are
-    missing at the end of the log. Raises NewerFormat, CorruptObject."""
+    missing at the end of the log. Raises NewerFormat if it cannot, CorruptObject if some are missing."""
     state = lake_of(setup).tracking_log().catch_up_to_append()
     if state.number < 0:
         yield ok(f"the lake has no tracking log yet; this is tidemark {own_version()}")
@@ -204,14 +204,14 @@ def check_libraries(setup: Setup) -> Iterator[Statement]:  # noqa: ARG001 (every
 
 
 def check_own_tables(setup: Setup) -> Iterator[Statement]:
-    """Check that the file of each custom table defines a valid table for this pipeline. Raises InvalidSettings."""
+    """Check that each custom table's file defines a valid table for this pipeline. Raises InvalidSettings if not."""
     if setup.settings.tables:
         yield ok(f"custom tables: {', '.join(own_tables(setup.settings))}")
 
 
 def check_tables(setup: Setup) -> Iterator[Statement]:
-    """Check that each table of the lake can be opened. Yields nothing if all can. Raises BucketMissing,
-    LakeUnreachable."""
+    """Check that each table of the lake can be opened. Yields nothing if all can. Raises BucketMissing, and
+    LakeUnreachable if the lake does not answer."""
     lake = lake_of(setup)
     names = (HEARTBEATS, QUARANTINE, CORRECTIONS, *lake.by_window())
     for open_table in (lake.streams().current, *(lake.table(name).current for name in names)):
@@ -224,7 +224,7 @@ def check_tables(setup: Setup) -> Iterator[Statement]:
 
 
 MANY_WINDOWS = 200_000
-"""Number of windows at which a check warns that a table is slow. With 100,000 windows, opening a table takes 0.3 s of
+"""Number of windows from which a check warns that a table is slow. With 100,000 windows, opening a table takes 0.3 s of
 processor time, and a commit 0.6 s. Both grow with the number of windows. With 500,000 windows, a process needs a
 gigabyte of memory."""
 

@@ -27,14 +27,14 @@ PUBSUB = "https://pubsub.googleapis.com"
 
 
 class Silent(Exception):
-    """Raised if a service does not answer a REST request."""
+    """A service did not answer a REST request."""
 
 
 def ask(
     method: str, url: str, *, with_credentials: bool = True, impersonate: str | None = None, **content: Any
 ) -> requests.Response:
     """Send one request without retries. `content` are arguments of `requests.request`, such as `json` or `params`.
-    Raises Silent if there is no answer, and PermissionMissing if the request needs credentials and there are none."""
+    Raises Silent if there is no answer, and PermissionMissing if the request needs credentials and none are usable."""
     try:
         with AuthorizedSession(credentials_of(impersonate)) if with_credentials else requests.Session() as session:  # type: ignore[no-untyped-call]
             response: requests.Response = session.request(method, url, timeout=SECONDS, **content)
@@ -64,8 +64,8 @@ def bucket_of(lake: LakeSettings) -> str:
 
 
 def check_credentials(setup: Setup) -> Iterator[Statement]:
-    """Check the credentials by fetching a token. If `pubsub.impersonate` is set, also fetch a token for this account.
-    Raises PermissionMissing."""
+    """Check the credentials by fetching a token. On the service, also fetch one for `pubsub.impersonate`, if set.
+    Raises PermissionMissing if a token cannot be fetched."""
     account, bounded = setup.settings.pubsub.impersonate, partial(Request(), timeout=SECONDS)
     try:
         own = credentials_of(None)

@@ -54,9 +54,9 @@ def check_java(setup: Setup) -> Iterator[Statement]:
 
 
 def check_spark(setup: Setup) -> Iterator[Statement]:
-    """Check that Spark answers, and that executors on other machines can run tidemark, or that `tidemark up` will start
-    Spark. On a cluster without Spark Connect, this starts a classic session. Executors on this machine are checked by
-    `check_python`. Raises SparkUnreachable, ExecutorsUnable."""
+    """Check that Spark answers and that its executors can run tidemark, or that `tidemark up` will start Spark. On a
+    cluster without Spark Connect, start a classic session for this. `check_python` checks a Spark that starts on this
+    machine. Raises SparkUnreachable, and ExecutorsUnable if an executor cannot run tidemark."""
     spark, master = setup.settings.spark, setup.settings.spark_master
     if spark.is_classic:
         yield ok(f"a classic session of PySpark {pyspark.__version__} on {master}, started with each run")
@@ -140,7 +140,7 @@ def check_environment(setup: Setup) -> Iterator[Statement]:
 
 
 def check_connector(setup: Setup) -> Iterator[Statement]:
-    """Check that Spark has the JAR with which it reads and writes gs://, if the lake is in a bucket."""
+    """Check that Spark has the JAR for reading and writing gs://, if the lake is in a bucket."""
     settings = setup.settings
     if settings.lake.folder is not None:
         return
@@ -180,14 +180,14 @@ STARTS_WITHIN_SECONDS = 20.0
 
 
 def report_executors(session: SparkSession) -> Iterator[Statement]:
-    """Run a few tasks on the executors, and report each executor that ran one. Raises ExecutorsUnable."""
+    """Run a few tasks, and report each executor that ran one. Raises ExecutorsUnable if one cannot run tidemark."""
     for executor in able_executors(session):
         yield ok(f"the executors' {executor} has tidemark and Polars; Spark is {session.version}")
 
 
 def check_python(setup: Setup) -> Iterator[Statement]:
     """Check that the Python of Spark's workers on this machine can run tidemark, unless it is this process's Python.
-    Raises ExecutorsUnable."""
+    Raises ExecutorsUnable if it cannot."""
     settings, chosen = setup.settings, os.environ.get("PYSPARK_PYTHON", sys.executable)
     if chosen == sys.executable or not _runs_here(settings) or not settings.spark_master.startswith("local"):
         return

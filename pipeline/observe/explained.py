@@ -45,8 +45,8 @@ Facts = dict[str, Any]
 
 def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, DecisionRecord] | None:
     """Return the decision that was in force at `at`, with its entry number in the log. If `at` is None, return the
-    newest decision; None if there is no decision yet. Raises LakeError, also if the first decision was made after
-    `at`."""
+    newest decision; None if there is no decision yet. Raises LakeError if the log cannot be read, or if the first
+    decision was made after `at`."""
     if at is None:
         return decision_in_force(log)
     # Times are printed to the millisecond, so a copied time must find a decision anywhere within its millisecond.
@@ -63,7 +63,7 @@ def read_explained(
     log: TrackingLog, number: int, decided: DecisionRecord, tick: timedelta
 ) -> tuple[Explanation, Facts]:
     """Explain the decision in log entry `number` from the entries before it. Return the explanation, and its content as
-    plain facts. If an earlier entry is damaged, the parts that need it are left out. Raises LakeError."""
+    plain facts. Parts that need a damaged entry are left out. Raises LakeError if the log cannot be read."""
     now, recent, before, problem = decided.decision.at, [decided.decision], None, None
     try:
         before = standing_before(log, number)
@@ -93,12 +93,12 @@ def explained(
 
 def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> tuple[Counts, Facts]:
     """Count the messages that concern a decision, per stream:
-    - messages older than `max_lag`, for which the watermark does not wait (also returned as `Counts`)
+    - messages that lag more than `max_lag`, for which the watermark does not wait (also returned as `Counts`)
     - messages that were rejected for their payload
     - landed rows and rejected payloads with the same publish time and event time as the pin (the message that holds the
       watermark)
 
-    Raises LakeError.
+    Raises LakeError if the lake cannot be read.
     """
     decision, max_lag = decided.decision, decided.policy.max_lag
     at, pin, over = decision.at, decision.pin, Counts()
@@ -127,7 +127,7 @@ def landed_by_stream(
 ) -> dict[str, int]:
     """Count the landed rows of one cell of the histogram for each stream. Return the NAMED_STREAMS streams with the
     most rows, in descending order. `published` and `happened` are the cell's first publish time and event time, and
-    `size` is its width and height. Raises LakeError."""
+    `size` is its width and height. Raises LakeError if a file cannot be read."""
     (wanted, partitions), event = heartbeats.published_in(published, published + size), pc.field("event_time")
     wanted &= event >= pa.scalar(happened, MOMENT)
     if happened + size <= published:  # otherwise the cell also counts event times after the publish time
@@ -185,8 +185,8 @@ SHADES = 5
 
 def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]:
     """Return the histogram's cells, merged into at most MOST_CELLS, and the times that the chart draws as lines, such
-    as the readings of both subscriptions. A cell is a tuple of publish time, event time (in seconds since the epoch)
-    and count."""
+    as the readings of both subscriptions. A cell is a tuple of publish time and event time, both in seconds since the
+    epoch, and count."""
     decision, policy = decided.decision, decided.policy
     timed = histogram.event_bucket > COPY
     columns = histogram.publish_bucket[timed], histogram.event_bucket[timed], histogram.count[timed]
@@ -225,8 +225,8 @@ def in_order(decisions: Iterable[Decision]) -> list[Decision]:
 def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime) -> dict[str, Any]:
     """Return the lag over time, as about MOST_POINTS points, and the holds, newest first.
 
-    A hold is a period of at least HOLD_TICKS ticks in which the watermark did not change, or in which there was no
-    decision. A hold's text is the sentence of its last decision. A hold may have begun before the first of `decisions`.
+    A hold is a period of at least HOLD_TICKS ticks without a change of the watermark, or without a decision. Its text
+    is the sentence of its last decision, or says that there was none. It may begin before `decisions`.
     """
     every = in_order(decisions)
     known = [one for one in every if now - one.at <= HOURS] or every[-1:]

@@ -88,7 +88,7 @@ class Losses:
 
 def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | None = None) -> LakeStatus:
     """Read the status of a lake. With a clock, the check for missed heartbeats stops after CHECKED_FOR_SECONDS. With
-    `pubsub.attach`, only the log is read, because the lake has no tables. Raises LakeError."""
+    `pubsub.attach`, the tables are not read, because the lake has none. Raises LakeError if the lake cannot be read."""
     if settings.pubsub.attach:
         state = read_state(lake.tracking_log())
         ticks = read_ticks(lake, settings, state.decision, now)
@@ -146,7 +146,7 @@ def read_report(lake: Lake) -> LakeReport:
 
 
 def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermark: datetime | None) -> list[Window]:
-    """Return the windows that are closed but not computed yet, in order. Raises LakeError."""
+    """Return the closed windows that are not computed yet, in order. Raises LakeError if the lake cannot be read."""
     closed = lake.kept_windows(windowing, lookback).closed(watermark)
     due = lake.window_index(windowing, lookback).update().due(closed)
     return sorted(windowing.numbered(number) for stretch in due for number in stretch)
@@ -154,7 +154,7 @@ def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermar
 
 def read_losses(lake: Lake, settings: Settings, now: datetime, clock: Clock | None = None) -> Losses:
     """Read the losses. The check for missed heartbeats continues from the checkpoint in the lake. With a clock, the
-    check stops after CHECKED_FOR_SECONDS and reports how much is left. Raises LakeError."""
+    check stops after CHECKED_FOR_SECONDS, and reports how much is left. Raises LakeError if the lake cannot be read."""
     log, keep, of_windows = lake.tracking_log(), settings.housekeeping.quarantine, settings.windows
     windowing, staleness = settings.windowing, Staleness(lake, settings.windowing, of_windows.lookback)
     kept_from = lake.kept_windows(windowing, of_windows.lookback).heartbeats_from()
@@ -174,8 +174,8 @@ def of_runs(failed: Failing | None) -> list[str]:
 def window_facts(
     report: LakeReport, waiting: Sequence[Window], losses: Losses, windowing: Windowing, now: datetime
 ) -> Iterator[Facts]:
-    """Yield the facts of each window: its state, its row count, and the seconds from its end until it was computed, or
-    until now. The newest windows come first, then older ones that are stale, or closed but not computed."""
+    """Yield the facts of the listed windows: state, row count, and seconds from the window's end until it was computed,
+    or until now. The newest windows come first, then older ones that are stale, or closed but not computed."""
     stale = {one.window for one in losses.missed.stale}
     newest = windowing.number_of(now)
     recent = [windowing.numbered(newest - number) for number in range(NEWEST_WINDOWS)]

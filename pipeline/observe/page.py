@@ -1,7 +1,7 @@
 """The page: the facts of `tidemark status --json` and `tidemark explain --json` for a browser.
 
 The lake is read in a separate thread, and only on request. A request waits briefly for the result. After that it is
-answered with the previous result, so an unreachable lake does not delay requests.
+answered with the previous result, so that an unreachable lake delays no request for long.
 """
 
 import logging
@@ -96,7 +96,7 @@ class Looker(Generic[Found]):
             self._ended.wait(seconds)
 
     def problems(self, now: datetime) -> list[str]:
-        """Return why the lake cannot be read at present; empty if the last read succeeded."""
+        """Return why the lake cannot be read: a read takes longer than WAIT_SECONDS, or the last one failed."""
         since = self.since
         if since is not None and now - since > timedelta(seconds=WAIT_SECONDS):
             return [f"the lake has not answered for {rough(now - since)}"]
@@ -141,7 +141,7 @@ class Page:
 
     def html(self, names: Sequence[str], health: Callable[[], list[str]], *, whole: bool) -> bytes:
         """Render the page (`whole`) or only its live part, at most once per second. `names` are the pipelines that have
-        a page in this process. `health` returns the problems of their sensors."""
+        a page in this process. `health` returns the problems of these pipelines."""
         now = self._clock.now()
         made_at, content = self._rendered.get(whole, (EPOCH, b""))
         if not is_recent(made_at, now, timedelta(seconds=LOG_SECONDS)):
@@ -224,7 +224,7 @@ class Page:
         return {**facts, **history, "ticks": read_ticks(lake, self._settings, decided.decision, now).sentences}
 
     def _follow(self, log: TrackingLog) -> None:
-        """Read the tracking log on to its newest entry, and record each new decision. Raises LakeError."""
+        """Read the rest of the tracking log, and record each new decision. Raises LakeError if that fails."""
         while True:
             number = self._state.number + 1
             try:
@@ -264,9 +264,9 @@ def verdict_of(
 ) -> PageVerdict:
     """Return the state of the pipeline at a glance.
 
-    The level is `bad` if decisions are overdue, something fails or tracking lacks messages. It is `hold` if the
-    watermark waits, pulling is behind, heartbeats are missing or figures are unknown. `why` contains the facts that
-    explain the newest decision, `status` the facts of the tables.
+    The level is `bad` if decisions are overdue, something fails or tracking lacks messages; `hold` if the watermark
+    waits, pulling is behind, heartbeats are missing or figures are unknown; `new` if there is no decision yet; else
+    `good`. `why` contains the facts that explain the newest decision, `status` the facts of the tables.
     """
     facts = {} if status is None else status.facts
     said = [*problems, *why.get("ticks", []), *([] if status is None else status.of_runs)]

@@ -100,7 +100,7 @@ class Recorder:
 
     @property
     def is_on(self) -> bool:
-        """True if measurements are exported."""
+        """True if measurements are exported, or health is served."""
         return self._settings.metrics.is_on
 
     # Reports of ticks
@@ -205,8 +205,8 @@ class Recorder:
     # Values for the outlet
 
     def problems(self) -> list[str]:
-        """List the pipeline's problems: sensors that do not tick, and a watermark that is too old. Empty if the
-        pipeline is healthy. The sentences contain no content of messages."""
+        """List the pipeline's problems: sensors without a recent successful tick, and a watermark that is too old.
+        Empty if the pipeline is healthy. The sentences contain no content of messages."""
         now, max_age = self._clock.now(), self._settings.checks.max_watermark_age
         found = [silence for sensor in self._every if (silence := self._silence(sensor, now)) is not None]
         if (age := self._behind(now)) is not None and age > max_age:

@@ -28,8 +28,8 @@ LAST_SEND_SECONDS = 3.0
 
 
 class Telemetry:
-    """Sends or serves the values of all instruments with OpenTelemetry. `recorders` returns the recorders to read the
-    current values from. `scrape` returns all values as text; it is None if they are sent over OTLP."""
+    """Sends or serves the values of all instruments with OpenTelemetry. `recorders` returns the recorders from which
+    the current values are read. `scrape` returns all values as text; it is None if they are sent over OTLP."""
 
     def __init__(self, chosen: MetricsSettings, recorders: Callable[[], Sequence[Recorder]]) -> None:
         self._recorders = recorders

@@ -87,11 +87,11 @@ class SnapshotFacts:
 
     - `shown` pairs each reading with the expected value: the publish time of the oldest message that was pulled but not
       acknowledged.
-    - `passed` contains a duration for each message that was outstanding during a reading: how far the reading was past
-      the message's publish time, or 0.
-    - `acknowledged` lists the times from an acknowledgement until the reading moved.
+    - `passed` contains a duration per round: how far a reading was past the publish time of a message that had just
+      been published, or 0.
+    - `acknowledged` lists the times from an acknowledgement until the reading moved or, if it is stuck, the wait ended.
     - `empty` lists the lags of readings behind the start of their requests, while no message was outstanding.
-    - `is_stuck` is true if the reading did not move after the last acknowledgement.
+    - `is_stuck` is true if the reading did not move after an acknowledgement, and after none before it.
     """
 
     shown: Sequence[tuple[datetime, datetime]]
@@ -200,7 +200,7 @@ class MonitoringFacts:
     """Cloud Monitoring's first data point sampled after a message was published.
 
     According to the point, the message was published between `not_before` and `not_after`. `visible_after` is an upper
-    bound of the delay until the point was visible.
+    bound on the delay until the point was visible.
     """
 
     published: datetime
@@ -221,7 +221,7 @@ class MonitoringFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """Lower and upper bound of the time by which Pub/Sub's clock is ahead of this machine's clock."""
+    """Lower and upper bound on the time by which Pub/Sub's clock is ahead of this machine's clock."""
 
     at_least: timedelta
     at_most: timedelta
@@ -269,7 +269,7 @@ def short(duration: timedelta) -> str:
 
 
 SLACK_TIMES = 3
-"""The suggested slack is the largest observed delay times this factor. Reason: a quiet topic does not show the largest
+"""The suggested slack is the largest observed delay times this factor, because a quiet topic does not show the largest
 possible delay."""
 
 SLACK_AT_LEAST = timedelta(seconds=2)

@@ -67,7 +67,7 @@ class Timed:
 
 
 REQUEST_COUNTS_AS = 1000
-"""Minimum number of bytes charged per publish or pull request."""
+"""Minimum number of bytes charged per publish request, and per pull that returns messages."""
 
 PUBLISH = "pubsub.topics.publish on the project"
 LOOK_AGAIN = 0.1
@@ -144,7 +144,7 @@ class ThrowAwayTopic:
 
     def close(self) -> None:
         """Stop pulling, and remove all resources that were created, the topic last. Ctrl-C does not interrupt the
-        removal. Raises PubSubError, which names the resources that could not be removed."""
+        removal. Raises PubSubError, naming the resources, if some could not be removed."""
         try:
             for pulls in self._pulls.values():
                 pulls.close()
