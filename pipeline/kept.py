@@ -16,8 +16,8 @@ class Kept:
         self._at_most = at_most
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return the object of this key; the first call creates it. Concurrent first calls all return the same
-        object."""
+        """Return the object of this key; the first call creates it. Concurrent first calls may each call `make`, but
+        all return the same object."""
         with suppress(KeyError):
             return cast("Made", self._made[key])
         made = self._made.setdefault(key, make())  # other threads may evict it at once

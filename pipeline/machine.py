@@ -88,7 +88,7 @@ def own_process() -> ProcessName:
 
 
 def process_of(number: int) -> ProcessName:
-    """Return the identity of the process that has this PID on this machine now. Raises psutil.NoSuchProcess."""
+    """Return the identity of the process that has this PID now. Raises psutil.NoSuchProcess if there is none."""
     import psutil
 
     since = datetime.fromtimestamp(int(psutil.Process(number).create_time()), UTC)
@@ -148,7 +148,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def replacing(file: Path) -> Iterator[Path]:
     """Yield the path of a new file, in a temporary folder beside `file`. At the end of the block, it replaces `file`;
     after an error, it is deleted. So readers see the old file or the whole new one. Creates the folder of `file` if it
-    is missing. Raises OSError."""
+    is missing. Raises OSError if the file cannot be replaced."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as folder:
         made = Path(folder, file.name)
@@ -157,7 +157,7 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def listens(host: str, port: int) -> bool:
-    """Return True if anything accepts connections at this address."""
+    """Return True if anything accepts a connection at this address within a second."""
     with suppress(OSError):
         socket.create_connection((host.strip("[]"), port), timeout=1).close()
         return True

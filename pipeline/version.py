@@ -20,8 +20,8 @@ DISTRIBUTION = "tidemark-pubsub"
 """The name of the installed distribution; the package and the command are named `tidemark`."""
 
 WRITTEN_BY, WRITTEN_IN = "tidemark.version", "tidemark.format"
-"""The keys under which an object names the version that wrote it, and its format. An object without them is in format
-1."""
+"""The keys under which an object names the version that wrote it, and its format. An object without the second is in
+format 1."""
 
 
 @cache
@@ -43,7 +43,7 @@ def without_marks(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_of(marked: Mapping[Any, Any]) -> int:
-    """Return the format in a mark. Keys and values are strings, or bytes as in Parquet."""
+    """Return a mark's format: 1 if missing, FORMAT + 1 if unreadable. Keys and values are strings or bytes."""
     written = _value(marked, WRITTEN_IN) or "1"
     return int(written) if written.isdecimal() else FORMAT + 1
 

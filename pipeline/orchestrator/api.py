@@ -68,14 +68,14 @@ class DagsterApi:
     """A client of Dagster's GraphQL API. A failed request raises ServiceFailed, which says what to do."""
 
     def __init__(self, settings: DagsterSettings) -> None:
-        """Read the request headers (see `headers_of_the_environment`). Raises InvalidSettings."""
+        """Read the request headers. Raises InvalidSettings (see `headers_of_the_environment`)."""
         self._ui, self._location = settings.ui, settings.location
         self._is_here = is_loopback(urlsplit(self._ui).hostname or "")
         self._headers = headers_of_the_environment(self._ui)
 
     def launch(self, job: str, lake: str, tags: Mapping[str, str]) -> str:
         """Request one run of `job`, with `tags` in addition to the job's own tags, and return the run's address in
-        Dagster's UI. Raises ServiceFailed.
+        Dagster's UI. Raises ServiceFailed if Dagster does not answer, or refuses the run.
 
         The job is found by its tag for `lake`, because its name may have a prefix. A request whose response is lost is
         not repeated, because the run may already exist.
@@ -176,8 +176,8 @@ class DagsterApi:
 
 
 def headers_of_the_environment(ui: str) -> dict[str, str]:
-    """Read the headers that requests to `ui` need from the environment variable HEADERS. Raises InvalidSettings if they
-    are malformed, or would be sent unencrypted to another machine. The error does not quote the headers."""
+    """Return the headers for requests to `ui`, as set in the environment variable HEADERS. Raises InvalidSettings if
+    they are malformed, or would be sent unencrypted to another machine. The error does not quote the headers."""
     headers = {}
     for line in filter(str.strip, os.environ.get(HEADERS, "").splitlines()):
         found = A_HEADER.fullmatch(line.strip())

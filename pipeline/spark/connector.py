@@ -132,7 +132,7 @@ def fetch(
 
 
 def _copy(address: str, target: BinaryIO, clock: Clock, progress: Progress) -> None:
-    """Download the address to `target`. Raises OSError, HTTPException, and ValueError if the content is not the JAR."""
+    """Download the JAR. Raises OSError or HTTPException if that fails, and ValueError if the content is not the JAR."""
     until = clock.monotonic() + FETCHED_WITHIN_SECONDS
     digest, done = hashlib.sha256(), 0
     with closing(urllib.request.urlopen(address, timeout=ANSWERS_WITHIN_SECONDS)) as answer:  # noqa: S310 (the checksum decides, whatever the scheme)

@@ -107,7 +107,7 @@ def pack(file: Path) -> list[str]:
     """Write the archive to `file`, and return the names of the packed distributions. An existing file is replaced.
 
     Raises InvalidSettings if the file's name does not end in one of ENDINGS, or if the file cannot be written. Raises
-    ToolMissing if an installed package cannot be packed. After an error, an existing file is unchanged.
+    ToolMissing if a package is missing or cannot be packed. After an error, an existing file is unchanged.
     """
     if not file.name.endswith(ENDINGS):
         raise InvalidSettings(

