@@ -37,12 +37,12 @@ NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE", "TIDEMA
 OF_KUBERNETES = re.compile(
     r"TIDEMARK_(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=.*)"
 )
-"""Matches the variables, each as `name=value`, that Kubernetes sets in every pod if a service is called `tidemark` or
-`tidemark-...`"""
+"""Matches, as `name=value`, each variable that Kubernetes sets in every pod if a service is called `tidemark` or
+`tidemark-...`."""
 
 UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
 """Maximum age of a message that tracking has not acknowledged because it waits for the message's schema. Tracking
-rejects the message at the first pull after twice PATIENCE. Pulls are at most 10 s apart."""
+rejects the message at the first pull after twice PATIENCE. This assumes that pulls are at most 10 s apart."""
 
 COPIES_REMEMBERED = timedelta(minutes=10)
 """Time for which tracking remembers a message, so that a later copy of the message does not hold the watermark.
@@ -57,10 +57,10 @@ measured delay was shorter. This bound is the default `slack` of the tracking su
 the base subscription is the whole band, because only the slack protects a message that base does not show yet."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
-"""Advice in an error message if no settings file is named and the current folder has none."""
+"""Advice in an error message if no settings file is named, and the current folder has none."""
 
 SECRET = re.compile(r"(?<=://)\S*(?=@)|(?<=token=)[^;'\"]+")
-"""Matches the login and the token in an address, which no error message repeats."""
+"""Matches the login and the token in an address. No error message repeats them."""
 
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """Matches the bound of a duration in pydantic's error messages."""
@@ -140,8 +140,8 @@ class Settings(BaseSettings):
 
     @property
     def copies_remembered(self) -> timedelta:
-        """Time for which tracking remembers messages to recognize their copies. With `attach` it is 0, so that every
-        copy counts, because the consumer of base may have read only one of the copies."""
+        """Time for which tracking remembers messages to recognize their copies. With `attach`, it is 0: every copy
+        counts, because the consumer of base may have read only one of them."""
         return timedelta() if self.pubsub.attach else COPIES_REMEMBERED
 
     @property
@@ -161,8 +161,7 @@ class Settings(BaseSettings):
         `[spark.config]` if set, otherwise this machine.
 
         On this machine there are WINDOW_SLOTS task slots for windows, and more slots for readers: in `continuous` mode,
-        one per reader; in `ticks` mode, only one. With the slots for windows, this is enough for readers of both
-        subscriptions.
+        one per reader; in `ticks` mode, only one, because readers may also use the slots for windows.
         """
         readers = self.ingest.readers if self.ingest.is_continuous else 1
         return self.spark.config.get("spark.master") or f"local[{readers + WINDOW_SLOTS},4]"
@@ -183,8 +182,8 @@ class Settings(BaseSettings):
     def judged_by(self) -> str:
         """A digest of everything that determines a message's verdict, stream, id and event time: the settings, the
         rules of this version, and the schema file. It does not contain compared fields, because no message is rejected
-        for them. It does not contain settings at their default, so that the digest stays the same if a later version
-        adds a setting."""
+        for them. It does not contain `[message]` settings at their default, so that it stays the same if a later
+        version adds one."""
         judged_by = {
             "rules": RULES,
             "first": self.windows.first.isoformat(),
@@ -307,8 +306,8 @@ def _as_duration(bound: re.Match[str]) -> str:
 
 
 def _source(place: list[str], file: Path, prefix: str) -> str:
-    """Return the origin of a value: the variable that sets it or, without one, the file and each variable that sets a
-    part of the value."""
+    """Return the origin of a value: the variable that sets exactly this value or, without one, the file and each
+    variable that sets a part of the value or a table that contains it."""
     path = [part.lower() for part in place]
     adding = []
     for name in sorted(os.environ):

@@ -169,8 +169,8 @@ class MessageSettings(Section):
     fast clocks get into wrong windows, and more messages are rejected."""
     max_age: OptionalBound = None
     """A message whose event time is more than this before its publish time is rejected, and does not hold the
-    watermark. Set it longer than any source buffers its messages, such as `7d`. Empty: no message is rejected for its
-    age. Leave it empty to publish historical messages."""
+    watermark. Set it longer than the longest time for which a source may buffer messages, such as `7d`. Empty: no
+    message is rejected for its age. Leave it empty to publish historical messages."""
     fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
     """Fields that are compared, by name: the section `[message.fields]`."""
     payload: Annotated[Encoding, AfterValidator(_nothing_taken_from_bytes)] = Encoding.JSON
@@ -203,7 +203,7 @@ class MessageSettings(Section):
     @cached_property
     def schema_content(self) -> bytes:
         """The bytes that stand for the schema in a digest: the content of the schema's file, or the path of its folder.
-        Empty if there is neither. Read once, so that the digest and all decoders have the same bytes."""
+        Empty if neither can be read. Read once, so that the digest and all decoders have the same bytes."""
         path = self.schema_path
         with suppress(OSError):
             return path.encode() if path and Path(path).is_dir() else Path(path).read_bytes()

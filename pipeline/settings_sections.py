@@ -167,8 +167,8 @@ def _names_alone(value: list[str]) -> list[str]:
 
 
 def _folder_named(uri: str) -> Path | None:
-    """Return the folder of `file:path` or `file:///path`, and None for another URI, or for a path that a shell would
-    expand. A `#` or `?` is part of the name."""
+    """Return the folder of `file:path` or `file:///path`. Return None for any other URI, and if the path is empty or
+    begins with `~`. A `#` or `?` is part of the name."""
     if not uri.startswith("file:"):
         return None
     path = uri.removeprefix("file:")
@@ -226,7 +226,7 @@ IN_WORDS = {
     "'#' and ',' are not allowed",
     OWNER: 'write "team:" and a name, or an email address',
 }
-"""The rule that each of these regular expressions states."""
+"""Each of these regular expressions in words, for error messages."""
 
 TableName = Annotated[str, Field(pattern=TABLE_NAME)]
 ResourceId = Annotated[str, Field(pattern=RESOURCE_ID)]
@@ -293,11 +293,11 @@ class PubSubSettings(ServerSettings):
     """Time that Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer: the pipeline survives longer
     outages, and storage costs more."""
     metadata_only: Annotated[bool, Effect.CREATION] = False
-    """Have Pub/Sub drop the payload on tracking, by a message transform. Works on the service only, and only if times
-    and stream are attributes."""
+    """Have Pub/Sub drop the payload on tracking, by a message transform. Works only on the service, and only if nothing
+    but compared fields is read from the payload."""
     reading: Literal["auto", "snapshot", "monitoring"] = "auto"
     """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
-    `auto` takes a snapshot, and uses monitoring if the snapshot is refused."""
+    `auto` takes snapshots, and uses monitoring while a snapshot is refused or exceeds the budget."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
     """Limit on the estimated bytes per day that snapshots keep. Readings are spaced to stay within the limit
     (docs/concepts/costs-and-scale.md). Smaller: snapshots cost less, and the watermark waits longer while base is far
@@ -351,8 +351,8 @@ class WindowSettings(Section):
     """Length of a window: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20 or 30 minutes; 1, 2, 3, 4, 6, 8, 12 or 24 hours. Shorter:
     results come sooner, but more lookback is read in total."""
     first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
-    """Start of the first window, in UTC, a multiple of `length`. Earlier event times are rejected, and earlier windows
-    are not requested."""
+    """Start of the first window: midnight UTC plus a multiple of `length`. Earlier event times are rejected, and
+    earlier windows are not requested."""
     lookback: Annotated[NotNegative, Effect.RECOMPUTE] = timedelta(minutes=10)
     """Longest gap that is measured. A window reads input from this long before its start, so use at least a few
     heartbeat periods."""
@@ -370,8 +370,8 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """Time after a window's end for which a stale window is recomputed automatically, measured by the watermark.
-        Zero: never; `timedelta.max`: always."""
+        """A stale window is recomputed automatically while its end is less than this before the watermark. Zero: never;
+        `timedelta.max`: always."""
         return _recompute_within(self.recompute_missed)
 
     @model_validator(mode="after")
@@ -392,13 +392,13 @@ class TableSettings(Section):
 
     file: str = ""
     """File with a query over `{heartbeats}` (`.sql`), or with a function of the table's name that is decorated with
-    `@tidemark.windowed` (`.py`). The decorator then has `key`, `lookback` and `window`."""
+    `@tidemark.windowed` (`.py`). For a `.py` file, the decorator sets `key`, `lookback` and `window`."""
     key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (
         Field(default_factory=list)
     )
     """Columns that identify a row of a window."""
     lookback: Annotated[NotNegative, Effect.DUE] = ZERO
-    """Time before a window's start from which the window reads heartbeats; less than 100 windows."""
+    """A window also reads heartbeats from this long before its start. Must be less than 100 windows."""
     window: Annotated[OptionalBound, Effect.REFUSED] = None
     """Length of the table's windows: a multiple of `windows.length` that divides a day. Empty: `windows.length`."""
 
@@ -456,7 +456,7 @@ class WatermarkSettings(Section):
     quantile: float = Field(0.0, ge=0, lt=1)
     """Share of messages that do not hold the watermark. In each second of publish time, these are the messages with the
     lowest event times, rounded down to a whole number of messages. Above 0, a few bad clocks delay the watermark less,
-    and more messages are knowingly late."""
+    at the price of more late messages."""
     slack: Annotated[NotNegative | None, EmptyIsNone] = None
     """Time that is subtracted from both readings, for messages that become visible a moment after their publish time.
     Empty: on the service, 1s is subtracted from tracking's reading, and the band from base's; on an emulator, 0."""
@@ -473,8 +473,8 @@ class IngestSettings(Section):
     """`ticks`: the sensors pull, and readers on Spark help with a backlog. `continuous`: readers on Spark pull all the
     time."""
     readers: int = Field(3, ge=1, le=1000)
-    """Number of Spark tasks that pull. Each takes a task slot and 256 MiB of memory; Spark needs at least one slot
-    more."""
+    """Number of Spark tasks that pull. Each takes a task slot and 256 MiB of memory. Spark needs at least one more
+    slot."""
 
     @property
     def is_continuous(self) -> bool:
@@ -507,8 +507,8 @@ class HousekeepingSettings(Section):
     """Retention of landed messages. Their age is measured from their event time to the watermark. Windows computed from
     deleted messages stay, and are not recomputed."""
     windows: KeptDays = None
-    """Retention of computed windows, with their `stream_status` and those of custom tables, by event time up to the
-    watermark. Also the retention of `corrections`."""
+    """Retention of computed windows, including `stream_status` and custom tables. Their age is measured from their
+    event time to the watermark. Also the retention of `corrections`."""
     quarantine: KeptDays = None
     """Retention of rejected messages, from the day on which they were rejected."""
     log: KeptDays = timedelta(days=30)
@@ -526,8 +526,8 @@ class LakeSettings(Section):
     """A folder (`file:path`, `file:///path`; on one file system with hard links and `fsync`), or a bucket
     (`gs://bucket`, `gs://bucket/prefix`)."""
     endpoint: Annotated[OptionalText, Effect.ANEW] = None
-    """Another address of Cloud Storage, as `http://host:port`, such as a server on loopback. It is used without
-    credentials."""
+    """Address of another server with Cloud Storage's API, such as one on loopback, as `http://host:port`. It is used
+    without credentials."""
 
     @property
     def folder(self) -> Path | None:
@@ -570,7 +570,7 @@ class DagsterSettings(Section):
 
     name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
     """Prefix of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: no
-    prefix, or `tidemark` in your own Dagster project."""
+    prefix; in your Dagster project, `tidemark`."""
     url: Annotated[str | None, AfterValidator(_http_address), EmptyIsNone] = None
     """Address, without a login, of the Dagster UI at which `tidemark repair` requests runs. Empty: the UI of
     `tidemark up`."""
@@ -614,9 +614,9 @@ class MetricsSettings(Section):
     """`prometheus`: metrics are served at `listen`. `otlp`: metrics are sent to `$OTEL_EXPORTER_OTLP_ENDPOINT`. Empty:
     nothing is recorded."""
     listen: OptionalAddress = None
-    """Address for health, the page and Prometheus' metrics, as `host:port`. Empty:
-    `127.0.0.1:9464` with `tidemark up`, `tidemark attach` or `export = "prometheus"`, else nothing is served. Beyond
-    loopback, restrict who can reach it (SECURITY.md)."""
+    """Address for health, the page and Prometheus' metrics, as `host:port`. Empty: `127.0.0.1:9464` with `tidemark up`,
+    `tidemark attach` or `export = "prometheus"`, else nothing is served. If it is not on loopback, restrict who can
+    reach it (SECURITY.md)."""
 
     @property
     def address(self) -> tuple[str, int]:
