@@ -29,9 +29,9 @@ PANELS = {
     "Tune": ("tune", "replay"),
     "Advanced": ("attach", "pubsub", "demo"),
 }
-"""The commands by panel, in the order of `--help`. A panel is also the name of a folder. The folder has a module for
-each of its commands. The module and its function have the command's name, except for `try`, which is a keyword of
-Python."""
+"""The commands by panel, in the order of `--help`. A panel's name, in lower case, is also a folder's name. The folder
+has a module for each command. The module and its function have the command's name, except for `try`, which is a keyword
+of Python."""
 
 TRY = {"try": "trying:try_"}
 PLACES = {

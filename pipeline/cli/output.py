@@ -1,7 +1,7 @@
 """Output of the commands: JSON for scripts, tables and lines for people, and values as text.
 
 All external text, such as stream names, paths and errors, is passed through `safe` or `printable`, so that neither Rich
-nor the terminal interprets it. JSON contains the exact value, in ASCII.
+nor the terminal interprets it. JSON contains it unchanged, with JSON's escapes for characters outside ASCII.
 """
 
 import base64
@@ -181,8 +181,8 @@ def print_rows(
 
 
 def write_text(file: Path, text: str, what: str, named_by: str) -> None:
-    """Write `text` to the file that was given with the option `named_by`. `what` names the text in the error
-    message. Raises TidemarkError."""
+    """Write `text` to the file that was given with the option `named_by`. `what` names the text in the error message.
+    Raises TidemarkError if the file cannot be written."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -88,8 +88,8 @@ class Attached:
         self._warned: Sequence[str] = ()
 
     def tick(self) -> bool:
-        """Pull from tracking, decide and publish the watermark, and print what is new. Return False if the tick failed.
-        Pub/Sub redelivers messages that a failed tick did not store."""
+        """Pull from tracking, decide and publish the watermark, and print what is new. Return False if the tick failed:
+        Pub/Sub then redelivers what it did not store. Raises NewerFormat if a newer version wrote the lake."""
         began = self._clock.monotonic()
         self._recorder.begin(TRACKING)
         try:
@@ -114,8 +114,8 @@ class Attached:
         return True
 
     def check_options(self) -> None:
-        """Check the options of both subscriptions, and print the dangers found (see `Drift`) as warnings. Raises
-        ProvisionRefused if an option makes the watermark wrong, and PubSubError if the subscriptions cannot be read."""
+        """Check the options of both subscriptions, and print the dangers (see `Drift`) as warnings. Raises
+        ProvisionRefused if an option makes the watermark wrong, and PubSubError if the lookup fails."""
         found = self._pubsub.drift()
         if found.breaks:
             raise ProvisionRefused("; ".join(found.breaks))
@@ -130,8 +130,7 @@ class Attached:
         self._warned = sentences
 
     def close(self) -> None:
-        """Send the newest metrics, give Pub/Sub back the messages that were pulled but not stored, and close the
-        connection."""
+        """Send the newest metrics, return unstored messages to Pub/Sub, and close the connection."""
         self._recorder.close()
         if self._tracking is not None:
             self._tracking.close()

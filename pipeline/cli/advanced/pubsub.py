@@ -79,8 +79,8 @@ def listening(host: str | None, port: int | None) -> tuple[str, int]:
 
 
 def faults_of(written: list[str], faults: Faults) -> Faults:
-    """Parse faults that are written as `name=value`. All other faults are taken from `faults`. Raises
-    InvalidSettings."""
+    """Parse faults that are written as `name=value`. All other faults are taken from `faults`. Raises InvalidSettings
+    if a name is unknown or a value is wrong."""
     for one in written:
         name, equals, value = one.partition("=")
         if not equals or name not in FAULT_NAMES:

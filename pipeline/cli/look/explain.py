@@ -21,7 +21,7 @@ from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation, RuleOutcome
 
 NAMED = 5
-"""Maximum number of printed streams. The streams with the most messages are printed; the JSON has all."""
+"""Maximum number of printed streams: first those at the pin, then those with the most messages. The JSON has all."""
 
 MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]", RuleOutcome.DECIDED: "[bold green]→[/]"}
 
@@ -107,7 +107,7 @@ def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
-    """Print how many messages of each stream do not hold the watermark because they lag more than `max_lag`. Also print
+    """Print, per stream, how many messages do not hold the watermark because they lag more than `max_lag`. Also print
     the hours for which this number is unknown."""
     if over.damaged:
         terminal.print(f"\n{safe(unknown_sentence('passed over', over.damaged))}")

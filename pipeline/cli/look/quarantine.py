@@ -19,7 +19,7 @@ MOST_MESSAGES = 10_000
 """Maximum value of `--limit`, because payloads are held in memory and may be large."""
 
 SHOWN = 160
-"""Maximum number of characters printed of a message's attributes, and of its payload."""
+"""Maximum number of printed characters of a message's attributes, and of its payload."""
 
 
 def quarantine(

@@ -64,7 +64,7 @@ def status(
 
 def show_screen(found: LakeStatus, terminal: Console, *, is_up: Callable[[], bool]) -> None:
     """Print the main figures, one or two lines per group, and what to do next. `is_up` returns true if a `tidemark up`
-    with these settings runs."""
+    with these settings is running."""
     facts, rows = found.facts, list[tuple[str, str]]()
     failing = [one for one in (*found.of_ticks, *found.of_runs) if one != found.details.get("standing_still")]
     landing = "base_read_by_others" not in facts
@@ -134,7 +134,7 @@ def _late(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _unknown(facts: Mapping[str, Any], *names: str) -> list[tuple[str, str]]:
-    """Return the lines about figures that could not be counted completely. With one of them, a group does not say
+    """Return the lines about figures that could not be counted completely. A group with such a line must not report
     "nothing"."""
     return [("yellow", facts[name]) for name in names if name in facts]
 
@@ -188,7 +188,7 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
 
 
 def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
-    """Yield the facts of each custom table. Raises LakeError.
+    """Yield the facts of each custom table. Raises LakeError if the lake cannot be read.
 
     If a table is not in the settings, or if the file that defines it cannot be used, `version`, `due` and
     `by_other_versions` are None. `wrong` says why a file cannot be used.

@@ -85,7 +85,7 @@ class Preview:
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
-    """Compute the effect of a release. Raises LakeError, which says why, if it has none or if it is unknown."""
+    """Compute the effect of a release. Raises LakeError, with the reason, if the effect is unknown or there is none."""
     decided = state.record
     if decided is None:
         raise no_decision(settings)
@@ -177,7 +177,7 @@ def _show(preview: Preview) -> None:
     else:
         say(f"Base has acknowledged everything that was published before {oldest}")
     say(
-        f"Messages published from {iso(found.since)} on and before {iso(found.before)}, in whole seconds: one line "
+        f"Messages published at or after {iso(found.since)} and before {iso(found.before)}, in whole seconds: one line "
         "per time range that may have outstanding messages. A message delivered to tracking twice counts twice."
     )
     table = columns("published", right=("tracked", "landed", "outstanding, at most", "earliest event time"), gap=2)

@@ -62,9 +62,9 @@ def repair(
 ) -> None:
     """Find damaged or missing windows, and recompute them.
 
-    Also finds stale windows and orphaned files. Checks all closed windows, or only the windows --from … --to.
-    Runs are requested from the Dagster at dagster.url, by default that of `tidemark up`. Exit code 1: something is
-    still wrong, or, with --dry-run, something would be repaired.
+    Also finds stale windows and orphaned files. Checks all closed windows, or only the windows --from … --to. Runs are
+    requested from the Dagster at dagster.url, by default that of `tidemark up`. Exit code 1: something has to be
+    repaired by hand, a window is not recomputed within --wait or, with --dry-run, anything is wrong.
 
     With --recompute: one run computes the whole range. The same input gives the same rows. If a window is not below the
     watermark, the run fails and writes nothing.

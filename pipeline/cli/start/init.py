@@ -35,13 +35,13 @@ def init(
 ) -> None:
     """Write a settings file with every setting explained.
 
-    The settings are for an emulator on this machine, unless --topic names a topic on Google's service.
+    The settings are for an emulator on this machine, unless --topic names a topic on Google's service, as
+    projects/P/topics/T. The subscriptions of a topic T are T-base and T-tracking.
 
-    Two pipelines on one machine need different --ports. projects/P/topics/T is a topic on Google's service; its
-    subscriptions are T-base and T-tracking.
+    Two pipelines on one machine need different --ports.
 
-    --cohort writes a project with one pipeline per cohort, and one for all other messages. FILTER is a Pub/Sub filter,
-    such as eu=attributes.region = "eu".
+    --cohort writes a project with one pipeline per cohort, and one for all other messages. FILTER is a Pub/Sub filter:
+    eu=attributes.region = "eu" is a cohort with the name eu.
     """
     values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _begins(first)})
     is_on_service = values.get("emulator_host") == ""

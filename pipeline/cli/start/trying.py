@@ -50,7 +50,7 @@ def try_(
     Prints each message's stream, event time and fields, or why the message is rejected.
 
     A file contains one payload, a JSON payload per line, an Avro object container, or messages as `gcloud pubsub
-    subscriptions pull --format=json` prints them. Without --published, the publish time is the file's, or now.
+    subscriptions pull --format=json` prints them. Without --published, the publish time is the one in the file, or now.
 
     --sample creates a temporary subscription, so it shows only messages published from then on.
 
@@ -95,7 +95,7 @@ def _attribute(written: str) -> tuple[str, str]:
 
 
 def _of_the_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, quiet: bool) -> list[Sample]:
-    """Return up to `count` messages that are published to the topic within `wait`. Raises PubSubError."""
+    """Return up to `count` messages published to the topic within `wait`. Raises PubSubError if Pub/Sub fails."""
     pubsub = settings.pubsub
     if not quiet:
         said = f"waiting at most {format_duration(wait)} for {counted(count, 'message')} of {pubsub.topic_path}"

@@ -39,8 +39,8 @@ def up(
     Starts the processes that the pipeline needs (emulator, Spark Connect, Dagster), restarts any that end, and stops
     all of them on Ctrl-C.
 
-    Starts nothing if something would break, if the pipeline already runs, or if another pipeline writes the lake:
-    exit code 1.
+    Starts nothing, and exits with code 1, if something would break, if the pipeline already runs, or if another
+    pipeline writes the lake.
     """
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
@@ -114,7 +114,7 @@ def end(ownership: Ownership, say: Say) -> None:
 
 
 def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool, as_json: bool) -> None:
-    """Run `up --status` or `up --stop`. Raises ServiceFailed, and Exit if `--status` finds no running pipeline."""
+    """Run `up --status` or `up --stop`. Raises Exit if `--status` finds nothing, ServiceFailed if `--stop` fails."""
     if status == stop or (stop and as_json):
         raise typer.BadParameter("give one of --status and --stop; --json only works with --status")
     ownership = Ownership(settings, clock, up=config_file())

@@ -56,7 +56,7 @@ HELP = {
     "idle_timeout": "The length of silence after which the idle rule applies.",
     "quantile": "The share of each second's earliest event times to ignore.",
     "idle": "Let the watermark advance or hold in a silence.",
-    "max_lag": "A message published longer than this after its event does not hold the watermark.",
+    "max_lag": "A message published more than this after its event does not hold the watermark.",
 }
 
 
@@ -104,9 +104,9 @@ def replay(
 ) -> None:
     """Decide the watermark again, from a trace or a log.
 
-    --from-lake decides again from the recorded log, and verifies that every decision is equal. If options change the
-    policy, it shows instead which decisions the changed policy would have made. A trace uses the policy's defaults, not
-    the settings file.
+    --from-lake decides again from the recorded log, and verifies that every decision matches the recorded one. If
+    options change the policy, it instead shows the decisions that the changed policy would have made. A trace uses the
+    policy's defaults, not the settings file.
     """
     arguments = locals()
     given = {name: arguments[name] for name in HELP if arguments[name] is not None}
@@ -173,7 +173,7 @@ def _of_lake(
 ) -> None:
     """Verify the recorded decisions or, with other settings (`given`) or other `rules`, print what would change.
 
-    The exit code is 1 if a recorded decision does not follow from the earlier log entries.
+    When it verifies, the exit code is 1 if a recorded decision does not follow from the earlier log entries.
     """
     at = here()
     settings, lake = at.settings, at.lake
