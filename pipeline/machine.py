@@ -57,7 +57,7 @@ class ProcessName:
         return self.running() is not None
 
     def is_paused(self) -> bool:
-        """Return True if a signal such as SIGSTOP has stopped the process. It does nothing until it gets SIGCONT."""
+        """Return True if a signal such as SIGSTOP has stopped the process, which then does nothing until SIGCONT."""
         import psutil
 
         with suppress(psutil.NoSuchProcess):

@@ -1,5 +1,5 @@
-"""The permissions that each part of tidemark needs on each resource, and the roles that grant them. `tests/identity/`
-records the calls of each part, and compares the calls with the table NEEDS."""
+"""The permissions that each part of tidemark needs on each resource. The roles in `deploy/roles` grant them.
+`tests/identity/` records the calls of each part, and compares the calls with the table NEEDS."""
 
 from collections.abc import Iterable
 from enum import StrEnum

@@ -35,8 +35,8 @@ LITTLE_BYTES = 1 << 30
 """Free disk space below which a check warns. A busy tick writes a few hundred megabytes."""
 
 LEAST_BYTES = 32 << 20
-"""Free disk space below which the finding of a check is BROKEN, and `tidemark up` starts nothing. With less space, one
-tick would fill the disk."""
+"""Free disk space below which a check reports BROKEN, and `tidemark up` starts nothing. With less space, one tick would
+fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Statement]:

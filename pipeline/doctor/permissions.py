@@ -31,7 +31,7 @@ it."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Statement]:
-    """Check the permissions on the topic and both subscriptions."""
+    """Check the permissions on the topic, the signal's topic and both subscriptions."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return

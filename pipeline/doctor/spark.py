@@ -121,7 +121,7 @@ def check_token(setup: Setup) -> Iterator[Statement]:
 
 
 def check_environment(setup: Setup) -> Iterator[Statement]:
-    """Check that the archive for executors exists, and contains packages for this Python and this version of
+    """Check that a local archive for executors exists, and contains packages for this Python and this version of
     tidemark."""
     archive = setup.settings.spark.executor_environment
     if archive is None:

@@ -223,7 +223,7 @@ def in_order(decisions: Iterable[Decision]) -> list[Decision]:
 
 
 def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime) -> dict[str, Any]:
-    """Return the lag over time, as about MOST_POINTS points, and the holds, newest first.
+    """Return the lag over time, as at most MOST_POINTS points, and the newest MOST_HOLDS holds, newest first.
 
     A hold is a period of at least HOLD_TICKS ticks without a change of the watermark, or without a decision. Its text
     is the sentence of its last decision, or says that there was none. It may begin before `decisions`.

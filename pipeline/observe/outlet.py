@@ -141,7 +141,7 @@ class ProcessOutlet:
             self._telemetry.add(measured)
 
     def problems(self) -> list[str]:
-        """List the problems of all pipelines in this process."""
+        """List the problems of all pipelines that share this outlet."""
         return [problem for recorder in self._recorders for problem in recorder.problems()]
 
     def answer(self, path: str, hosts: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:

@@ -62,7 +62,7 @@ class Measured(NamedTuple):
 
 @contextmanager
 def never_failing() -> Iterator[None]:
-    """Log the errors of a report to the recorder, so that they do not fail the tick."""
+    """Within this block, log errors instead of raising them, so that a failed report does not fail the tick."""
     try:
         yield
     except Exception:

@@ -14,7 +14,7 @@ has the same name."""
 
 READS = "tidemark/reads"
 """The tag of an ingest run that has finished its first round of reading. While such a run is at work, the sensors'
-ticks need not pull. The tag's value is the run's id. A retry inherits the tag but has another id, so it can be
+ticks need not pull. The tag's value is the run's id. A retry inherits the tag but has another id, so a retry can be
 recognized."""
 
 STAYS = "tidemark/stays"

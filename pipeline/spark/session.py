@@ -105,7 +105,7 @@ def _is_local(settings: Settings) -> bool:
 
 def session_config(settings: Settings) -> dict[str, str]:
     """Return the configuration of a Spark Connect client's session. If `spark.remote` is empty, return that of a
-    classic session. A local classic session needs no archive for executors, because they run the driver's Python."""
+    classic session. A local classic session needs no archive, because its executors run the driver's Python."""
     chosen, archive = settings.spark, settings.spark.executor_environment
     runs_here = chosen.is_classic and _is_local(settings)
     executors = {} if archive is None or runs_here else environment_config(archive)

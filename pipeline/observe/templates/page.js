@@ -15,7 +15,7 @@ async function fresh() {
     gone.hidden = true; lost = 0;
   } catch (error) {
     lost = lost || Date.now();
-    gone.textContent = "This page has not been answered for " + Math.round((Date.now() - lost) / 1000) + " s: the process that serves it has stopped, or its machine cannot be reached. What follows is old.";
+    gone.textContent = "The server has not answered for " + Math.round((Date.now() - lost) / 1000) + " s: the process that serves this page has stopped, or its machine cannot be reached. The figures below are old.";
     gone.hidden = false;
   }
   busy = false;
