@@ -425,10 +425,10 @@ class CheckSettings(Section):
     """Late heartbeats, as a share of all heartbeats of the last day (check `late`). Also messages that lag more than
     `watermark.max_lag`, as a share of all landed messages of the last hour (check `passed_over`)."""
     max_stopped_share: float = Field(0.05, ge=0, le=1)
-    """Streams without a heartbeat in a window, as a share of the streams in the window's lookback (check
+    """Streams that stopped in a window, as a share of the streams in the window's lookback (check
     `few_streams_stopped`, docs/concepts/silence.md)."""
     max_quarantine_share: float = Field(0.05, ge=0, le=1)
-    """Rejected messages, as a share of the messages that landed in the last hour (check `quarantine_share`)."""
+    """Rejected messages, as a share of all that landed or were rejected in the last hour (check `quarantine_share`)."""
     max_watermark_age: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(days=1))] = timedelta(minutes=10)
     """Age of the watermark, for the check `watermark_age`, `/healthz` and an alert. Set it above the windows' usual
     lag, and above six minutes with readings by Cloud Monitoring."""

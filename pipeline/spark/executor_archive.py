@@ -111,7 +111,7 @@ def pack(file: Path) -> list[str]:
     """
     if not file.name.endswith(ENDINGS):
         raise InvalidSettings(
-            f"{file}: the archive's name must end in .tar.gz, because Spark recognizes the format by it"
+            f"{file}: the archive's name must end in .tar.gz or .tgz, because Spark recognizes the format by it"
         )
     manifest, packed = own_manifest(), distributions()
     launcher = LAUNCHER.replace("{python}", manifest.python).replace("{packages}", PACKAGES)

@@ -118,7 +118,7 @@ class SnapshotFacts:
             how = f"later than the message by up to {short(latest)}"
         else:
             how = f"earlier than the message by up to {short(earliest)}"
-        return judged(f"{how}; the second is wrong in {off} of {len(errors)} readings", holds)
+        return judged(f"{how}; wrong in {off} of {len(errors)} readings", holds)
 
 
 @dataclass(frozen=True, slots=True)
