@@ -50,7 +50,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Statement]:
 
 
 def check_topic(setup: Setup) -> Iterator[Statement]:
-    """Check that the topic exists, and that its schema and regions fit the settings. Raises PubSubUnreachable."""
+    """Check that the topic exists, and that its schema and regions fit the settings, or raise PubSubUnreachable."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return

@@ -53,7 +53,7 @@ WAIT_SECONDS = 2.0
 """Maximum number of seconds that a request waits for a read in progress."""
 
 MOST_RECENT = 12_000
-"""Maximum number of decisions that the page keeps, 2 KB each: those of 33 hours with ticks of 10 s."""
+"""Maximum number of decisions that the page keeps, 2 KB each: 33 hours' worth with ticks of 10 s."""
 
 FOLLOWS_FOR = timedelta(minutes=5)
 """If the last read of the tracking log is at most this old, the next one reads all entries since then. After a longer

@@ -33,7 +33,7 @@ CHUNK = 1 << 20
 """Maximum number of bytes per read of a download."""
 
 Progress = Callable[[int, int], None]
-"""A callback. Its arguments are the number of bytes fetched so far, and the total."""
+"""A callback. Its arguments are the number of bytes fetched so far, and the total number of bytes."""
 
 JAR_URL = (
     "https://repo1.maven.org/maven2/com/google/cloud/bigdataoss/gcs-connector/4.0.4/gcs-connector-4.0.4-shaded.jar"

