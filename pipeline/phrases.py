@@ -1,6 +1,7 @@
 """Formats shares, durations and lags as text, and makes external text safe to show."""
 
 from datetime import timedelta
+from decimal import Decimal
 
 from tidemark.pipeline.clock import format_duration
 
@@ -18,7 +19,7 @@ def percent(share: float) -> str:
     never rounded to `0 %`."""
     if not share:
         return "none"
-    return f"{float(f'{share * 100:.3g}'):f}".rstrip("0").rstrip(".") + " %"
+    return f"{Decimal(f'{share * 100:.3g}'):f} %"
 
 
 def at_most(target: float) -> str:

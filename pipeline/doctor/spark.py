@@ -135,8 +135,9 @@ def check_environment(setup: Setup) -> Iterator[Statement]:
     if packed == ours:
         yield ok(f"executors get tidemark {packed.tidemark} for Python {packed.python} from {archive}")
     else:
+        theirs, mine = (f"{one.tidemark} (task version {one.contract})" for one in (packed, ours))
         remedy = f"pack it again with `tidemark provision --executors {archive}`"
-        yield warning(f"{archive} contains tidemark {packed.tidemark}, but {ours.tidemark} runs here: {remedy}")
+        yield warning(f"{archive} contains tidemark {theirs}, but {mine} runs here: {remedy}")
 
 
 def check_connector(setup: Setup) -> Iterator[Statement]:

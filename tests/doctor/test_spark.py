@@ -137,10 +137,10 @@ def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(executor_archive, "distributions", dict)
     executor_archive.pack(archive)
     assert str(archive) in said(check_environment, Level.OK, spark=carrying)
-    monkeypatch.setattr(executor_archive, "own_version", lambda: "0.0.1")
+    monkeypatch.setattr(executor_archive, "CONTRACT", 1)
     executor_archive.pack(archive)
     monkeypatch.undo()
-    assert "contains tidemark 0.0.1" in said(check_environment, Level.WARNING, spark=carrying)
+    assert "(task version 1), but" in said(check_environment, Level.WARNING, spark=carrying)
     said(check_environment, Level.OK, spark=sections.SparkSettings(executor_environment="gs://bucket/executors.tgz"))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.tuning.tuning_traces import MemoryTrace, Source
 from tests.watermark.builders import START
 from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.phrases import percent
 from tidemark.pipeline.replay.trace import extent_of, ticks_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import WatermarkSettings
@@ -84,6 +85,10 @@ def test_the_max_lag_is_the_least_round_duration_that_hardly_any_message_exceeds
     assert "0.01 % of the messages would be passed over (the worst is published 1h6m40s after its event)" in said
     for_years = Distribution((1e9,), (1,))
     assert lag_bound_sentence(for_years, lag_bound(for_years, BAND, 0.0)).startswith("No max_lag up to 7d is large")
+
+
+def test_a_share_has_three_digits_and_is_never_rounded_to_zero() -> None:
+    assert [percent(share) for share in (0, 4e-9, 0.00523, 1)] == ["none", "0.0000004 %", "0.523 %", "100 %"]
 
 
 MADE = datetime(2026, 11, 21, 4, 15, tzinfo=UTC)
