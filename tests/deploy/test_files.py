@@ -1,6 +1,7 @@
 """Instance, units, image and chart values: each parses, and each module, command and setting in them exists."""
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -139,7 +140,11 @@ def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypa
     assert (runs["containerConfig"]["env"], runs["podSpecConfig"]["volumes"]) == (code["env"], code["volumes"])
     assert runs["podTemplateSpecMetadata"]["labels"] == code["labels"], "the network policies go by them"
     check_command(status["command"])
-    assert {pair["name"]: pair["value"] for pair in code["env"]}["TIDEMARK_DAGSTER__LOCATION"] == code["name"]
+    variables = {pair["name"]: pair["value"] for pair in code["env"]}
+    assert variables["TIDEMARK_DAGSTER__LOCATION"] == code["name"]
+    of_runs = json.loads(variables["DAGSTER_CLI_API_GRPC_CONTAINER_CONTEXT"])["k8s"]["run_k8s_config"]
+    assert of_runs["pod_spec_config"]["securityContext"] == code["podSecurityContext"]
+    assert of_runs["container_config"]["securityContext"].items() <= code["securityContext"].items()
     assert f"{code['image']['repository']}:{code['image']['tag']}" == status["image"]
 
 
