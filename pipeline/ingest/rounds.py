@@ -386,7 +386,7 @@ def sides_of(readers: int, decision: Decision | None, policy: Policy, number: in
     trackers = number % 2 if readers == 1 else max(1, readers // A_TRACKER_IN)
     if decision is not None and decision.base is not None and decision.tracking is not None:
         is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band
-        if not is_ahead and not has_no_backlog(decision.tracking, policy, policy.undecided):
+        if not is_ahead and not has_no_backlog(decision.tracking, policy.near_on_tracking):
             trackers = readers
     return [Side.BASE] * (readers - trackers) + [Side.TRACKING] * trackers
 

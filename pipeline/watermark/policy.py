@@ -19,8 +19,7 @@ class Policy:
       service may show a message a moment after its publish time.
     - `max_lag`: a message that is published more than this after its event does not hold the watermark. None: every
       message holds it.
-    - `undecided`: the maximum time for which a message waits on tracking for its schema. Rule 4 therefore accepts a
-      tracking backlog that is older than `near_real_time` by at most this time.
+    - `undecided`: the maximum time for which a message waits on tracking for its schema.
 
     Four parameters are not settings, but the simulation varies them:
 
@@ -47,6 +46,11 @@ class Policy:
     base_slack: timedelta = timedelta(0)
     max_lag: timedelta | None = None
     undecided: timedelta = timedelta(0)
+
+    @property
+    def near_on_tracking(self) -> timedelta:
+        """Rule 4 passes if the oldest message on tracking is at most this old, because it may wait for its schema."""
+        return self.near_real_time + self.undecided
 
     def with_band(self, band: timedelta) -> "Policy":
         """Return the policy that the settings would give with this band. On the service, `base_slack` is equal to the

@@ -126,12 +126,11 @@ def complete(s: Situation) -> Verdict:
 
 def ready(s: Situation) -> Verdict:
     """Rule 4: hold unless tracking has read to near the present, or to a band ahead of base. The readings are compared
-    without slack, because base's slack says nothing about tracking. Messages may wait on tracking for their schema, so
-    "near" is wider by the time `policy.undecided`.
+    without slack, because base's slack says nothing about tracking.
 
     If the rule holds, and this machine's clock is ahead of the server's, the clock is given as the reason.
     """
-    if has_no_backlog(known(s.tracking), s.policy, s.policy.undecided):
+    if has_no_backlog(known(s.tracking), s.policy.near_on_tracking):
         return Passed(Finding.NEAR_NOW)
     if known(s.tracking).oldest_unacked - s.base_as_read >= s.policy.band:
         return Passed(Finding.AHEAD_OF_BASE)
@@ -156,7 +155,7 @@ def silence(s: Situation) -> Verdict:
         return Passed(Finding.RECENT)
     if s.base_after_slack <= newest:  # base may hold messages that lag more than the newest one
         return Passed(Finding.NEWEST_MAY_BE_ON_BASE)
-    if not (has_no_backlog(base, policy) and has_no_backlog(tracking, policy)):
+    if not (has_no_backlog(base, policy.near_real_time) and has_no_backlog(tracking, policy.near_real_time)):
         return Passed(Finding.BACKLOG)
     if policy.idle == "hold":
         return Passed(Finding.SILENCE_IS_HELD)

@@ -121,10 +121,9 @@ def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None
     return reading is not None and before is not None and reading.epoch > before.epoch
 
 
-def has_no_backlog(reading: EffectiveReading, policy: Policy, beyond: timedelta = timedelta(0)) -> bool:
-    """Return True if the oldest unacknowledged message was at most `near_real_time` plus `beyond` old when the backlog
-    was read."""
-    return reading.observed_at - reading.oldest_unacked <= policy.near_real_time + beyond
+def has_no_backlog(reading: EffectiveReading, near: timedelta) -> bool:
+    """Return True if the oldest unacknowledged message was at most `near` old when the backlog was read."""
+    return reading.observed_at - reading.oldest_unacked <= near
 
 
 def known(reading: EffectiveReading | None) -> EffectiveReading:

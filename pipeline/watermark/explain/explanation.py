@@ -98,7 +98,7 @@ def _readings(s: Situation) -> tuple[tuple[str, EffectiveReading], tuple[str, Ef
 def _backlog(name: str, reading: EffectiveReading, s: Situation) -> str:
     if reading.names_a_message:
         return f"{name}'s backlog began at {iso(reading.oldest_unacked)}, {_age(reading)} before it was read."
-    if has_no_backlog(reading, s.policy):
+    if has_no_backlog(reading, s.policy.near_real_time):
         return f"{name} had no backlog at {iso(reading.observed_at)}."
     return f"{name} has acknowledged everything that was published before {iso(reading.oldest_unacked)}."
 
@@ -164,7 +164,7 @@ WORDS: Mapping[str, Callable[[Situation, Any], str]] = {
     "base": lambda s, _: iso(s.oldest_base),
     "less_slack": lambda s, _: _less_slack(s),
     "named": lambda s, _: iso(reading_of_a_message(s).oldest_unacked),
-    "near": lambda s, _: format_duration(s.policy.near_real_time + s.policy.undecided),
+    "near": lambda s, _: format_duration(s.policy.near_on_tracking),
     "backlog": lambda s, _: _age(known(s.tracking)),
     "ahead": lambda s, _: _ahead(s),
     "clock_ahead": lambda s, _: rough(s.clock_ahead or ZERO),

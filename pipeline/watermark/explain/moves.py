@@ -35,7 +35,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield f"The watermark is held until {_lands(known_from, s)}."
             yield _let_go(max(known_from, known(s.base).oldest_unacked + MICROSECOND))
         case Reason.HELD_TRACKING_BEHIND:
-            near = format_duration(policy.near_real_time + policy.undecided)
+            near = format_duration(policy.near_on_tracking)
             yield (
                 f"The watermark is held until tracking has read to within {near} of now, or to "
                 f"{format_duration(policy.band)} ahead of base. Check that the sensor `tracking` ticks or, "
@@ -158,7 +158,7 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
         lag = "" if s.policy.max_lag is None else f" that lags at most {format_duration(s.policy.max_lag)}"
         needs.append(f"tracking has read to {_reach(s)} after {later}{lag}")
     yield f"The watermark moves when {', and when '.join(needs)}."
-    if not has_no_backlog(known(s.tracking), s.policy):
+    if not has_no_backlog(known(s.tracking), s.policy.near_on_tracking):
         yield "Tracking has a backlog, too. It must first have read to near now, or to a band ahead of base."
     if until is not None and known(s.base).is_read_rarely:
         by = iso(known(s.base).next_by)
