@@ -148,11 +148,11 @@ class Chart:
         return self.height - BELOW
 
     def across(self, value: float) -> float:
-        """Return the x coordinate of a value in the drawing. A value beyond the axis is moved to its end."""
+        """Return the x coordinate of a value in the drawing. A value beyond the axis is placed at the nearer end."""
         return round(self.left + min(max(self.x.place(value), 0.0), 1.0) * (self.right - self.left), 1)
 
     def up(self, value: float) -> float:
-        """Return the y coordinate of a value in the drawing. A value beyond the axis is moved to its end."""
+        """Return the y coordinate of a value in the drawing. A value beyond the axis is placed at the nearer end."""
         return round(self.bottom - min(max(self.y.place(value), 0.0), 1.0) * (self.bottom - TOP), 1)
 
     def placed(self, line: Line) -> list[tuple[float, float, str]]:
@@ -186,7 +186,7 @@ class Chart:
 
 @cache
 def templates() -> "Environment":
-    """Return the environment of templates for charts. A page overlays it with its own loader."""
+    """Return the Jinja environment for chart templates. A page overlays it with its own loader."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # imported here, because few commands draw
 
     made = Environment(
@@ -273,8 +273,8 @@ LEAST_POWER = -12
 
 
 def shares(least: float, title: str) -> Axis:
-    """Return a logarithmic axis for fractions, from the power of ten below `least` up to 1. Zero is at the start,
-    before a gap."""
+    """Return a logarithmic axis for fractions, from the power of ten at or below `least` up to 1. Zero is placed at the
+    start, before a gap."""
     positive = logarithmic(10.0 ** min(max(floor(log10(least)), LEAST_POWER), -1), 1.0, title, percent)
 
     def place(value: float) -> float:
@@ -284,8 +284,8 @@ def shares(least: float, title: str) -> Axis:
 
 
 def logarithmic(low: float, high: float, title: str, form: Callable[[float], str] = "{:,g}".format) -> Axis:
-    """Return a logarithmic axis with a tick at each power of ten. Values of zero or less are at the start of the
-    axis."""
+    """Return a logarithmic axis with a tick at each power of ten. Values of zero or less are placed at the start of
+    the axis."""
 
     def place(value: float) -> float:
         return (log10(value) - log10(low)) / log10(high / low) if value > 0 else 0.0
@@ -295,7 +295,7 @@ def logarithmic(low: float, high: float, title: str, form: Callable[[float], str
 
 
 def counts(most: float, title: str) -> Axis:
-    """Return a logarithmic axis for counts of one and more. A count of zero is at the start of the axis."""
+    """Return a logarithmic axis for counts of one or more. A count of zero is placed at the start of the axis."""
     return logarithmic(0.7, 10.0 ** max(1, ceil(log10(max(most, 2)))), title, "{:,.0f}".format)
 
 

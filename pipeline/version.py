@@ -20,8 +20,8 @@ DISTRIBUTION = "tidemark-pubsub"
 """The name of the installed distribution; the package and the command are named `tidemark`."""
 
 WRITTEN_BY, WRITTEN_IN = "tidemark.version", "tidemark.format"
-"""The keys under which an object names the version that wrote it, and its format. An object without the second is in
-format 1."""
+"""The keys under which an object names the version that wrote it, and its format. An object without the format's key is
+in format 1."""
 
 
 @cache

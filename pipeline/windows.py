@@ -1,7 +1,7 @@
 """Event-time windows, and the choice of the windows that are due.
 
 A window is a half-open interval `[start, end)`. The windows of a table have one length, and are aligned to the epoch in
-UTC. A window's key is its start, `2026-11-21T05-20Z`, and is also its partition in Delta. A key contains no colons,
+UTC. A window's key is its start, such as `2026-11-21T05-20Z`, and also its partition in Delta. A key has no colons,
 because Spark escapes colons in paths.
 """
 
@@ -44,7 +44,7 @@ class Window:
 
 
 def start_of(key: str) -> datetime:
-    """Return the start of a window of any length from its key. Raises ValueError if the text is not a key."""
+    """Return the start of the window with this key, whatever its length. Raises ValueError if the text is not a key."""
     with suppress(ValueError):
         start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
         if start.year < MAXYEAR:  # otherwise the end of its window may not be a date
@@ -112,7 +112,7 @@ class Spans:
 
     @classmethod
     def of(cls, lows: NDArray[np.int64], highs: NDArray[np.int64]) -> "Spans":
-        """Return the union of the ranges `[low, high)`, in one pass over both arrays."""
+        """Return the union of the ranges `[low, high)`, computed without a Python loop over them."""
         spans = cls()
         if len(lows):
             order = np.argsort(lows, kind="stable")

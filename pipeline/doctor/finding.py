@@ -23,7 +23,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """One sentence about a subject, such as Spark. Unless the level is OK, the sentence says what to do."""
+    """One sentence about a subject, such as Spark. If the user can fix a problem, the sentence says how."""
 
     subject: str
     level: Level
@@ -59,7 +59,7 @@ def warning(sentence: str) -> Statement:
 
 
 def broken(sentence: str) -> Statement:
-    """Give a sentence the level BROKEN: the pipeline would not run."""
+    """Give a sentence the level BROKEN: the pipeline would not run correctly."""
     return Level.BROKEN, sentence
 
 
@@ -75,7 +75,7 @@ class Check:
     """The level of the finding if the check exceeds its time limit."""
 
     reported_elsewhere: tuple[type[TidemarkError], ...] = ()
-    """Errors that another check reports. If one of them occurs, this check reports nothing."""
+    """Errors that another check reports. If one of them occurs, this check reports nothing more."""
 
 
 def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[CheckFinding]:

@@ -167,7 +167,7 @@ BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pu
 def permissions_of(
     components: Iterable[Component], reading: str = "auto", *, asks_for_schemas: bool = False, publishes: bool = False
 ) -> dict[Permission, list[Component]]:
-    """Return the permissions that these components need, each with the components that need it, component by component.
+    """Return the permissions that these components need, each with the components that need it, in the given order.
     `reading` is the setting `pubsub.reading`. `asks_for_schemas` is true if payloads are read with the topic's schema,
     and `publishes` if the watermark is sent to a topic."""
     spared = {SCHEMA.permission: not asks_for_schemas, PUBLISH.permission: not publishes}

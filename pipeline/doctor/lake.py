@@ -40,14 +40,14 @@ fill the disk."""
 
 
 def check_lake(setup: Setup) -> Iterator[Statement]:
-    """Check that the lake's folder is writable, or that its bucket exists and neither deletes objects nor forbids
-    deleting them."""
+    """Check that the lake's folder is writable and its disk has free space, or that the lake's bucket exists and
+    neither deletes objects nor forbids deleting them."""
     lake = setup.settings.lake
     yield from _bucket(lake) if lake.folder is None else _folder(lake.folder, "the lake", "lake.uri")
 
 
 def check_state(setup: Setup) -> Iterator[Statement]:
-    """Check that the folder for Dagster's storage, the logs and `services.json` is writable."""
+    """Check that the folder of Dagster's storage is writable, and that its disk has free space."""
     yield from _folder(Path(setup.settings.dagster.storage), "`tidemark up`'s storage", "dagster.storage")
 
 
@@ -133,7 +133,7 @@ def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iter
 
 
 OF_ANY_OBJECT = {"age", "createdBefore", "isLive", "matchesPrefix"}
-"""Conditions of a lifecycle rule that every object of the lake meets sooner or later, if its prefix matches."""
+"""Conditions of a lifecycle rule that every object of the lake meets sooner or later, if the rule's prefix matches."""
 
 
 def _takes_live_objects(condition: Mapping[str, Any], lake: str) -> bool:
@@ -158,7 +158,7 @@ def check_owner(setup: Setup) -> Iterator[Statement]:
     ownership = Ownership(setup.settings, setup.clock)
     there, life, is_damaged = ownership.look()
     if is_damaged:
-        yield warning(f"{NAME} in the lake is damaged, so its owner is unknown; the owner's next start replaces it")
+        yield warning(f"{NAME} is damaged, so the lake's owner is unknown; the owner rewrites it at its next start")
     elif there is None:
         yield ok("no pipeline has written the lake yet")
     elif not ownership.is_other(there):
@@ -230,7 +230,7 @@ gigabyte of memory."""
 
 
 def check_windowed_tables(setup: Setup) -> Iterator[Statement]:
-    """Check that the compared fields have the kinds of their columns, and that each table's computed windows have the
+    """Check that the compared fields have the types of their columns, and that each table's computed windows have the
     configured length and are not too many for a Delta table. Yields nothing if all of this holds."""
     settings, lake = setup.settings, lake_of(setup)
     try:
@@ -261,8 +261,8 @@ ENDS_WITHIN_SECONDS = 110.0
 
 
 def check_dagster_storage(setup: Setup) -> Iterator[Statement]:
-    """Check that Dagster's storage can be opened, in a separate process with Dagster's environment. If `tidemark up`
-    has not created the storage yet, nothing is opened or created."""
+    """Check, in a separate process with Dagster's environment, that Dagster's storage can be opened and that its tables
+    fit the installed Dagster. If `tidemark up` has not created the storage yet, nothing is opened or created."""
     settings, home = setup.settings, _home()
     instance = (home or PACKAGE) / INSTANCE
     text = instance.read_text() if instance.exists() else ""

@@ -24,10 +24,10 @@ from tidemark.pipeline.pubsub.connection import ONE_TRY, publisher_client, repor
 NOT_FATAL = {
     "monitoring.timeSeries.list": "backlogs are read only by snapshots, so base's size is unknown before the first one",
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
-    "pubsub.subscriptions.get": "a change of a subscription goes unnoticed",
+    "pubsub.subscriptions.get": "changes to a subscription go unnoticed",
 }
-"""Permissions that the pipeline can do without if `pubsub.reading = "auto"`, each with the consequence of lacking
-it."""
+"""Permissions that the pipeline can do without unless `pubsub.reading = "monitoring"`, each with the consequence of
+lacking it."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Statement]:
@@ -156,7 +156,7 @@ def _remedy(parts: Sequence[Component], permission: Permission) -> str:
 
 EXCEEDED = "serviceruntime.googleapis.com/quota/exceeded"
 ADMINISTRATIVE_A_TICK = 6
-"""Number of requests per tick to Pub/Sub, apart from pulls: two snapshots created, two deleted, and two listings."""
+"""Number of requests per tick to Pub/Sub, apart from pulls: two each to create, delete and list snapshots."""
 
 LOOK_BACK = timedelta(days=1)
 

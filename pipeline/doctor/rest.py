@@ -64,8 +64,8 @@ def bucket_of(lake: LakeSettings) -> str:
 
 
 def check_credentials(setup: Setup) -> Iterator[Statement]:
-    """Check the credentials by fetching a token. On the service, also fetch one for `pubsub.impersonate`, if set.
-    Raises PermissionMissing if a token cannot be fetched."""
+    """Check the credentials by fetching a token. Unless Pub/Sub is emulated, also fetch one for `pubsub.impersonate`,
+    if set. Raises PermissionMissing if a token cannot be fetched."""
     account, bounded = setup.settings.pubsub.impersonate, partial(Request(), timeout=SECONDS)
     try:
         own = credentials_of(None)
@@ -96,7 +96,7 @@ def _unusable(error: GoogleAuthError) -> PermissionMissing:
 
 
 RESOLUTION = timedelta(seconds=1)
-"""Resolution of the header `Date`, which has whole seconds."""
+"""Resolution of the `Date` header, which has whole seconds."""
 
 AGREES = timedelta(seconds=1)
 """Tolerated difference between this machine's clock and a server's. A larger one is reported."""
@@ -116,7 +116,7 @@ def check_clock(setup: Setup) -> Iterator[Statement]:
 
 
 def compared(setup: Setup, response: requests.Response, whose: str) -> Iterator[Statement]:
-    """Compare this machine's clock with the header `Date` of a `response` that has just arrived. `whose` names the
+    """Compare this machine's clock with the `Date` header of a `response` that has just arrived. `whose` names the
     server. The reported difference is a lower bound."""
     answered_at = setup.clock.now()
     try:

@@ -55,8 +55,8 @@ def check_java(setup: Setup) -> Iterator[Statement]:
 
 def check_spark(setup: Setup) -> Iterator[Statement]:
     """Check that Spark answers and that its executors can run tidemark, or that `tidemark up` will start Spark. On a
-    cluster without Spark Connect, start a classic session for this. `check_python` checks a Spark that starts on this
-    machine. Raises SparkUnreachable, and ExecutorsUnable if an executor cannot run tidemark."""
+    cluster without Spark Connect, start a classic session for this. If tidemark starts Spark here, only `check_python`
+    checks its executors. Raises SparkUnreachable, and ExecutorsUnable if an executor cannot run tidemark."""
     spark, master = setup.settings.spark, setup.settings.spark_master
     if spark.is_classic:
         yield ok(f"a classic session of PySpark {pyspark.__version__} on {master}, started with each run")
@@ -104,7 +104,7 @@ def check_task_slots(setup: Setup) -> Iterator[Statement]:
     if places is not None and places <= readers:
         yield warning(
             f"Spark on {master!r} has {counted(places, 'task slot')} for {counted(readers, 'reader')} and the windows, "
-            f'so fewer readers run. "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config] is enough'
+            f'so fewer readers run: set "spark.master" = "local[{readers + WINDOW_SLOTS},4]" in [spark.config]'
         )
     elif places is not None:
         yield ok(f"Spark on {master} has task slots for {counted(readers, 'reader')} and for windows")
@@ -122,7 +122,7 @@ def check_token(setup: Setup) -> Iterator[Statement]:
 
 def check_environment(setup: Setup) -> Iterator[Statement]:
     """Check that a local archive for executors exists, and contains packages for this Python and this version of
-    tidemark."""
+    tidemark. Raises InvalidSettings if the archive is unusable, for example because it is for another Python."""
     archive = setup.settings.spark.executor_environment
     if archive is None:
         return

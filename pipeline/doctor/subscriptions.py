@@ -38,7 +38,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Statement]:
     except PermissionMissing as error:
         if pubsub.attach:
             raise
-        yield warning(f"{error}; without this permission, a change of a subscription goes unnoticed")
+        yield warning(f"{error}; without this permission, changes to a subscription go unnoticed")
         return
     yield from (broken(sentence) for sentence in drift.breaks)
     yield from (warning(sentence) for sentence in (*drift.dangers, *drift.differences))
@@ -50,7 +50,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Statement]:
 
 
 def check_topic(setup: Setup) -> Iterator[Statement]:
-    """Check that the topic exists, and that its schema and regions fit the settings, or raise PubSubUnreachable."""
+    """Check that the topic exists, and that its schema and regions fit the settings. Raises PubSubUnreachable."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return

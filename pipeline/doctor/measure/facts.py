@@ -85,11 +85,11 @@ class Took:
 class SnapshotFacts:
     """Facts about readings by snapshot. A reading is the publish time of the oldest outstanding message.
 
-    - `shown` pairs each reading with the expected value: the publish time of the oldest message that was pulled but not
-      acknowledged.
+    - `shown` has the readings while pulled messages were not acknowledged. Each is paired with the expected value: the
+      publish time of the oldest of these messages.
     - `passed` contains a duration per round: how far a reading was past the publish time of a message that had just
       been published, or 0.
-    - `acknowledged` lists the times from an acknowledgement until the reading moved or, if it is stuck, the wait ended.
+    - `acknowledged` lists the times from an acknowledgement until the reading moved (if stuck, until the wait ended).
     - `empty` lists the lags of readings behind the start of their requests, while no message was outstanding.
     - `is_stuck` is true if no acknowledgement had moved the reading when the measurement gave up.
     """
@@ -124,7 +124,7 @@ class SnapshotFacts:
 @dataclass(frozen=True, slots=True)
 class DelayFacts:
     """The times from sending a message to receiving it, including the publish request and the pull request. `missing`
-    is the number of messages that were not received within the time `waited`."""
+    is the number of messages that had not arrived when none had arrived for the time `waited`."""
 
     messages: int
     missing: int
@@ -176,9 +176,9 @@ class FilterFacts:
 class TransformFacts:
     """The effect of the metadata-only transform on the messages of the experiment. `sent` is their number.
 
-    - `came` is the number of messages received.
-    - `with_payload` is the number of received messages that still have a payload.
-    - `changed` is the number of received messages whose attributes or publish time differ from those without the
+    - `came` is the number of messages received twice: with the transform, and without it.
+    - `with_payload` is the number of these messages that still have a payload with the transform.
+    - `changed` is the number of these messages whose attributes or publish time differ from those without the
       transform.
     """
 
@@ -307,8 +307,8 @@ class Setting:
 
 
 def rows(facts: Facts, settings: Settings) -> list[Row]:
-    """Return the rows of the table that compares the facts with the expected values. If no setting can compensate for a
-    difference, the row says what to do."""
+    """Return the rows of the table that compares the facts with the expected values. If `follows` derives no setting
+    from a difference, the row says what to do."""
     near = settings.policy.near_real_time
     visible = f"below {format_duration(VISIBLE_WITHIN)}"
     bare = "no payload; attributes and publish times unchanged"

@@ -1,7 +1,7 @@
 """The throw-away topic and subscriptions of a measurement, and the traffic on them.
 
 A measurement first tries to delete resources that do not exist. If this fails for lack of permission, it creates
-nothing, because it could not clean up. If a measurement is killed, a later one finds the leftovers by their label, and
+nothing, as it could not clean up later. If a measurement is killed, a later one finds the leftovers by their label, and
 removes them once they are an hour old. Pub/Sub itself deletes the subscriptions after a day.
 """
 
