@@ -200,7 +200,7 @@ def run_demo(
     """Run the demonstration in the folder `root`: an outage, live traffic and a comparison with the truth file. Print
     the progress and the summary, and stop all started services.
 
-    The lake is kept, in `root` or in a bucket. Before anything is started, raises ToolMissing if Java is missing,
+    The lake is kept, in `root` or in a bucket. Raises, before anything is started: ToolMissing if Java is missing,
     LakeError if a bucket has objects under the lake's prefix, and ServiceFailed if `root` has files that are not from
     an earlier demonstration.
     """

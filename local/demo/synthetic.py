@@ -35,7 +35,7 @@ PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher) on it"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Counts of the published messages. The event times are those of the first and the last heartbeat, if any."""
+    """Counts of published messages (an array counts once per heartbeat), and the heartbeats' range of event times."""
 
     messages: int
     heartbeats: int
@@ -67,7 +67,7 @@ def publish(
 
     No message is sent before its publication time. Messages of the past are sent as fast as Pub/Sub accepts them or,
     with `speed_up`, at that multiple of real time. Publishing ends when all messages are sent, or when `stop()` is
-    true. `progress` is called with the number of confirmed messages and the publication time reached.
+    true. `progress` is called with the values of `Source.sent` and `Source.reached`.
 
     However the run ends, the truth file is readable and has every confirmed message, but Ctrl-C may lose the last
     request. If an answer was lost, the request is retried, and its messages may be on the topic twice, with different
@@ -114,8 +114,8 @@ Sent = tuple[Sequence[Message], Sequence[str], datetime]
 
 @dataclass(slots=True)
 class _Sender:
-    """Sends one request at a time, in order. While a request is in flight, the sender records the previous request, and
-    the caller composes the next one.
+    """Sends one request at a time, in order. While a request is in flight, the calling thread records the previous
+    request, and composes the next one.
 
     On exit, it waits for the request in flight and records it.
     """
@@ -191,8 +191,8 @@ class Source:
     """Publishes heartbeats in a thread, from the event time `begin` on, until it is stopped or a day has passed since
     its start.
 
-    `sent` is the number of messages that Pub/Sub has confirmed, and `reached` the planned publication time of the last
-    one.
+    `sent` is the number of messages that Pub/Sub has confirmed (an array counts as its number of heartbeats). `reached`
+    is the planned publication time of the last message sent, which may not be confirmed yet.
     """
 
     beats: SyntheticSource

@@ -69,7 +69,7 @@ class SyntheticSource:
     - A stream has a heartbeat every `period`, give or take `event_jitter`. A heartbeat is published `lag` plus at most
       `jitter` after its event time. A straggler is published another `straggler_delay` later. Without stragglers and
       late copies, the disorder is at most `jitter`.
-    - A duplicate is a second copy of a message. A `duplicate_delay_share` of the duplicates is published
+    - A duplicate is a second copy of a message. A share `duplicate_delay_share` of the duplicates is published
       `duplicate_delay` later than the original, the others immediately after it.
     - Broken messages are added evenly over time, with each reason of the shape in turn.
     - A share `silent` of the heartbeats is not published.
@@ -113,7 +113,7 @@ class SyntheticSource:
 def messages(
     source: SyntheticSource, start: datetime, end: datetime, rows_at_least: int = ROWS_AT_LEAST
 ) -> Iterator[Rows]:
-    """Yield the messages for `[start, end)`, in pieces, in publication order. Some broken ones state times outside it.
+    """Yield the messages for `[start, end)`, in pieces, in publication order. Some broken messages have other times.
 
     The rows do not depend on how they are cut into pieces. A piece ends with a period, once `rows_at_least` rows were
     generated since the last piece. Only one piece is in memory, plus the delayed messages that belong to later pieces.

@@ -57,7 +57,7 @@ class TruthFile:
             self._writer.close()
 
     def add(self, batch: Any) -> None:
-        """Add the heartbeats of one request: a record batch of SCHEMA, in order."""
+        """Add the heartbeats of one publish request, as a record batch of SCHEMA."""
         self._gathered.append(batch)
         self._rows += len(batch)
         if self._rows >= ROW_GROUP:

@@ -103,7 +103,7 @@ class Shared:
 class Service:
     """The base class of the gRPC services. Each public method is a gRPC method. It takes a plain protobuf request and
     the call's context, and returns the answer as a protobuf, a dict of its fields, or bytes; None if the answer has no
-    fields. The caller must hold the lock. Raises ModelErrors."""
+    fields. The caller must hold the lock. Raises ModelError."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -199,8 +199,8 @@ class SubscriberService(Service):
     def streaming_pull(self, requests: Iterator[Any], context: Any) -> Iterator[bytes]:
         """Yield messages until the caller hangs up, and an empty answer after STREAM_SILENCE_SECONDS of silence.
 
-        Unlike other methods, this method takes the lock itself. Later requests acknowledge messages and change leases.
-        If one of them is refused, the stream ends with its error. Bounds on outstanding messages are ignored.
+        Unlike other methods, this method takes the lock itself. Each request may acknowledge messages and change
+        leases. If this is refused, the stream ends with the error. Bounds on outstanding messages are ignored.
         """
         first = next(requests, None)
         if first is None:

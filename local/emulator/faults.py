@@ -1,4 +1,4 @@
-"""The faults that tidemark's own Pub/Sub can simulate, with their chances."""
+"""The faults that tidemark's own Pub/Sub can simulate, and how likely each is."""
 
 from dataclasses import dataclass, fields
 from datetime import timedelta

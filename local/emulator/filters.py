@@ -37,8 +37,8 @@ MEANT = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
 def parse_filter(text: str) -> Filter:
-    """Parse a filter. Raises Invalid if it is too long or cannot be parsed. The error names the position in the
-    filter."""
+    """Parse a filter. Raises Invalid if it is too long or cannot be parsed; in the latter case, the error names the
+    position in the filter."""
     if (size := len(text.encode())) > BYTES:
         raise Invalid(f"the filter is {size} bytes long; the maximum is {BYTES} bytes")
     parser = _Parser(text)

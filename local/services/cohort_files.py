@@ -87,7 +87,7 @@ def cohorts_of(written: Sequence[str]) -> dict[str, str]:
         given = NAMED.fullmatch(one.strip())
         name, text = (given[1], given[2]) if given else (_derived(one), one.strip())
         if name in filters or name == REST:
-            raise InvalidSettings(f"two pipelines would be called {name}: give another name, NAME={text}")
+            raise InvalidSettings(f"two pipelines would be called {name}: write another name first, as in NAME={text}")
         filters[name] = _checked(f"the cohort {name}", text)
     parts = [f"({text})" if len(filters) > 1 and COMBINES.search(text) else text for text in filters.values()]
     fewer = "name fewer cohorts, or write shorter filters"

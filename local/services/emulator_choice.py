@@ -33,7 +33,7 @@ HOW_TO_GET_IT = (
 
 
 def find_emulator_jar() -> Path:
-    """Find the newest jar of the official emulator. Raises ToolMissing, which says how to install the emulator."""
+    """Return the newest emulator jar of the first SDK that has one. Raises ToolMissing, saying how to install one."""
     places = [Path(place).expanduser() for place in SDK_PLACES]
     if gcloud := shutil.which("gcloud"):
         places.insert(0, Path(gcloud).resolve().parents[1])

@@ -118,8 +118,8 @@ class Ownership:
                 self._clock.sleep(there.tick.total_seconds())
 
     def end(self) -> None:
-        """Record in `owner.json` that the recorded `tidemark up` has ended. Do nothing unless it is this process, or an
-        ended process of the same folder. Raises LakeError."""
+        """Record in `owner.json` that the recorded `tidemark up` has ended. Do nothing if it has another folder, or is
+        another process that may be alive. Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
         if there is None or there.ended is not None or not self._folder or there.folder != self._folder:
             return

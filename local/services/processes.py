@@ -110,8 +110,8 @@ class Supervisor:
     _has_warned: bool = field(default=False, init=False)
 
     def start(self, spec: ServiceSpec, *, wait: bool = True) -> None:
-        """Start a service and, with `wait`, wait until it is ready. If the service ends or is not ready in time, raises
-        ServiceFailed with the end of its log."""
+        """Start a service and, with `wait`, wait until it is ready. Raises ServiceFailed, with the end of the service's
+        log, if the awaited service ends or is not ready in time."""
         self.running.append(self._started(spec))
         with usable(self.state_folder):
             self._note()
@@ -338,7 +338,7 @@ def why_ended(log: Path, since: int = 0) -> list[str]:
 
 
 def reasons(lines: list[str]) -> list[str]:
-    """Return the newest distinct lines that match REASON, at most REASONS_AT_MOST, in order."""
+    """Return the distinct lines that match REASON, in order of first occurrence: the last REASONS_AT_MOST of them."""
     found = [line.strip()[:LONGEST] for line in lines if REASON.search(line) and not line.startswith("\t")]
     return list(dict.fromkeys(found))[-REASONS_AT_MOST:]
 

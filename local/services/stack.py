@@ -99,7 +99,7 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
 def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> None:
     """Start each required service that is not running yet. On an emulator, also provision the subscriptions.
 
-    Raises ServiceFailed with the end of a log if a service does not start; the caller must then stop the supervisor.
+    Raises ServiceFailed (with the end of a log if a service does not start); the caller must then stop the supervisor.
     Raises ToolMissing, before anything is started, if Spark's Cloud Storage connector cannot be downloaded.
     """
     home = dagster_home(settings)

@@ -1,4 +1,4 @@
-"""Reports the state of a `tidemark up` from another process, and stops it."""
+"""Lets a process inspect and stop a `tidemark up` that runs in another process."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class ServiceState:
 
 def up_state(settings: Settings) -> tuple[ProcessName | None, list[ServiceState]]:
     """Return the process of the `tidemark up` with these settings (None if it is not running), and the services that it
-    has started. Raises the errors of `noted_in`."""
+    has started, except a finished warm-up. Raises the errors of `noted_in`."""
     noted, serves = noted_in(settings.dagster.state_folder), _probes(settings)
     services = []
     for name, process in noted.services.items():

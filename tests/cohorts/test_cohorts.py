@@ -66,7 +66,7 @@ def test_a_cohort_s_name_is_given_or_derived_from_its_filter() -> None:
         (['attributes.a = "x" OR attributes.a = "y"'], "a name cannot be derived"),
         (["-attributes:premium"], "a name cannot be derived"),
         (['attributes.region = "eu'], "eu cannot have this filter: .*at character 21"),
-        (["attributes:a", "a=attributes:b"], "two pipelines would be called a: give another name, NAME=attributes:b"),
+        (["attributes:a", "a=attributes:b"], "would be called a: write another name first, as in NAME=attributes:b"),
         (["rest=attributes:a"], "two pipelines would be called rest"),
         (
             [f'a=attributes.a = "{"x" * 120}"', f'b=attributes.b = "{"x" * 120}"'],
