@@ -13,7 +13,7 @@ HOW = "how values add up"
 
 
 class Sums:
-    """Base of data classes that add up field by field, with `+` or with the function in the field's metadata."""
+    """The base of data classes that add up field by field, with `+` or with the function in the field's metadata."""
 
     __slots__ = ()
 

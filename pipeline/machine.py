@@ -1,6 +1,6 @@
-"""Identifies processes of this machine, checks the host names in requests to tidemark's pages, and replaces files.
+"""Identifies processes on this machine, checks the host names in requests to tidemark's pages, and replaces files.
 
-A process's identity survives clock changes, so that another process can check later whether it runs.
+A process's identity survives clock changes, so another process can check later whether the process still runs.
 
 A browser lets any page send requests to `127.0.0.1`, and a hostile name server can make any name resolve to that
 address. So a request is accepted only if it names an allowed host.

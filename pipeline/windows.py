@@ -54,8 +54,8 @@ def start_of(key: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Windowing:
-    """The division of event time into windows. Assumption, checked by the settings: `length` divides a day, and `first`
-    is the start of a window."""
+    """The division of event time into windows. The settings check that `length` divides a day, and that `first`, the
+    start of the first window, is a multiple of `length` after the epoch."""
 
     length: timedelta
     first: datetime

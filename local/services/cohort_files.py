@@ -19,8 +19,8 @@ NO_NAME = re.compile(rf"{COMBINES.pattern}|\bNOT\b|!=|\A\s*-")
 """Matches filters with several comparisons or a negation, for which no name is derived."""
 
 SETTINGS = """\
-# The pipeline {name}, one of {count} over a topic. Only what differs from the defaults; all settings:
-# docs/reference/settings.md. Write what the pipelines share, such as [message], into each file.
+# The pipeline {name}, one of {count} over a topic. This file has only what differs from the defaults; for all settings,
+# see docs/reference/settings.md. Write what the pipelines share, such as [message], into each file.
 [pubsub]
 project = "{pubsub.project}"                 # on Google's service: yours
 topic = "{pubsub.topic}"

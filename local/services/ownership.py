@@ -75,7 +75,7 @@ class Ownership:
 
     def allow(self) -> None:
         """Raise LakeError, such as LakeOwned if another pipeline writes to the lake. In a `tidemark up`, raise
-        AlreadyRunning if another one runs the same pipeline. After the first success, calls make no requests."""
+        AlreadyRunning if another one of this pipeline runs or left services. After success, calls make no requests."""
         with self._lock:
             if not (self._is_allowed or self._is_stated):
                 self._stands(self._notes.found(OWNER.key)[0])

@@ -46,7 +46,7 @@ def up_state(settings: Settings) -> tuple[ProcessName | None, list[ServiceState]
 
 def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> None:
     """Stop the `tidemark up` with these settings, and wait for its end. If it was killed, end the services that it left
-    running. Only recorded processes are ended, identified by process id and start time.
+    running. Only recorded processes, identified by process id and start time, and their descendants are ended.
 
     Raises NewerFormat, and ServiceFailed if `tidemark up` does not end in time or belongs to another user.
     """

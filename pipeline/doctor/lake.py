@@ -190,7 +190,7 @@ def check_running(setup: Setup) -> Iterator[Statement]:
 
 def check_lake_version(setup: Setup) -> Iterator[Statement]:
     """Check that this version of tidemark can read the newest entries of the tracking log, and that no entries are
-    missing at the end of the log. Raises NewerFormat if it cannot, CorruptObject if some are missing."""
+    missing at the end of the log. Raises NewerFormat if it cannot read them, and CorruptObject if some are missing."""
     state = lake_of(setup).tracking_log().catch_up_to_append()
     if state.number < 0:
         yield ok(f"the lake has no tracking log yet; this is tidemark {own_version()}")

@@ -1,9 +1,9 @@
 """Checks that the credentials of this process have the permissions that each part of tidemark needs, and reports
 exceeded quotas.
 
-`testIamPermissions` tells which permissions are granted, and needs no permission itself. A server without this call,
-such as an emulator, checks no permissions. The pipeline may not read the limit of a quota, so only exceeded quotas are
-reported, from a metric of Cloud Monitoring.
+`testIamPermissions` returns which permissions are granted, and needs no permission itself. A server without this call,
+such as an emulator, checks no permissions. The pipeline has no permission to read the limit of a quota, so only
+exceeded quotas are reported, from a metric of Cloud Monitoring.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

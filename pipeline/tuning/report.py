@@ -322,7 +322,7 @@ def blame_sentence(disorder: Disorder, side: Side) -> str | None:
         return f"No stream is {side}: no message is {side} by more than the band of {band}."
     share = percent(messages / disorder.messages)
     if not streams:
-        return f"No stream is {side} by more than the band; {share} of the messages are, and have no stream."
+        return f"No stream is {side} by more than the band; {share} of the messages are, but these have no stream."
     head = (
         f"{streams:,} of {disorder.streams:,} streams {'is' if streams == 1 else 'are'} {side} by more than the band: "
         f"{share} of the messages, by up to {words(found.max_seconds)}"

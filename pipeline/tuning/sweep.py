@@ -42,7 +42,7 @@ class Variant:
 
 
 PolicyOf = Callable[[Variant, timedelta], Policy]
-"""A function that returns the policy in the settings with the given variant and band in place of its own."""
+"""A function that returns the policy in the settings, but with the given variant and band."""
 
 
 @dataclass(frozen=True, slots=True)

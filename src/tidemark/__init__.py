@@ -1,4 +1,4 @@
-"""An event-time watermark for Google Pub/Sub that explains its decisions, with Dagster and PySpark."""
+"""An event-time watermark for Google Pub/Sub, with Dagster and PySpark. It explains its decisions."""
 
 from typing import TYPE_CHECKING, Any
 

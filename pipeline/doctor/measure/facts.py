@@ -68,7 +68,7 @@ class NotMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Summary of the durations of one kind of call or delay: their number, median, 99th percentile and maximum."""
+    """A summary of the durations of one kind of call or delay: their number, median, 99th percentile and maximum."""
 
     count: int
     p50: timedelta
@@ -153,7 +153,7 @@ class RedeliveryFacts:
 
 @dataclass(frozen=True, slots=True)
 class FilterFacts:
-    """Messages published to a filtered subscription.
+    """The numbers of messages published to a filtered subscription, and received from it.
 
     - `passing` is the number of published messages that pass the filter.
     - `came` is the number of passing messages that were received.
@@ -221,7 +221,7 @@ class MonitoringFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """Lower and upper bound on the time by which Pub/Sub's clock is ahead of this machine's clock."""
+    """The bounds on the time by which Pub/Sub's clock is ahead of this machine's clock. Negative: behind."""
 
     at_least: timedelta
     at_most: timedelta

@@ -158,7 +158,7 @@ class ThrowAwayTopic:
 
     def sweep(self) -> list[str]:
         """Remove leftovers of killed measurements, and return their names. Does nothing if this process's credentials
-        may not list resources."""
+        lack a permission to list resources."""
         before = (self._clock.now() - LEFT_AFTER).timestamp()
         swept = []
         with suppress(PermissionMissing):
