@@ -27,7 +27,7 @@ STREAMS, BEATS = 12, 12
 schema revision."""
 
 PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
-"""The settings of `[message]` that name the attributes of messages of the JSON shape."""
+"""The settings in `[message]` that name the attributes of JSON-shaped messages."""
 
 
 def shape_for(message: MessageSettings, name: ShapeName) -> Shape:

@@ -1,5 +1,5 @@
-"""Runs the demonstration in an empty folder, and prints a summary that compares the lake with the published
-messages."""
+"""Runs the demonstration in a folder that it empties first, and prints a summary that compares the lake with the
+published messages."""
 
 import json
 import os
@@ -154,7 +154,7 @@ class LakeWatch:
         self._lake = OpenLake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:
-        """Read the lake's report repeatedly until `reached` returns true for it, and return it. Raises ServiceFailed
+        """Read the lake's report repeatedly, and return the first one for which `reached` is true. Raises ServiceFailed
         if that takes longer than `patience`, and the error that ended publishing, if any."""
         began = self.clock.monotonic()
         while self.clock.monotonic() - began < self.patience.total_seconds():

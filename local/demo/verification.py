@@ -1,4 +1,4 @@
-"""Compares the lake with the publisher's truth file in SQL.
+"""Compares the lake with the publisher's truth file, using SQL.
 
 Its queries share no code with the pipeline, and the Delta library only lists files. The expected rows follow from the
 truth file alone.

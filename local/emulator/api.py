@@ -73,8 +73,8 @@ CHANGEABLE = IGNORED - {"enable_message_ordering"} | {
 
 
 class Shared:
-    """The model and the lock that all services share. `changed` is a condition. Each call holds the condition's lock. A
-    pull without messages waits until the condition is notified."""
+    """The model and the condition `changed`, which all services share. Each call holds the condition's lock. A pull
+    without messages waits until the condition is notified."""
 
     def __init__(self, model: PubSubModel, clock: Clock) -> None:
         self.model = model
@@ -200,7 +200,7 @@ class SubscriberService(Service):
         """Yield messages until the caller hangs up, and an empty answer after STREAM_SILENCE_SECONDS of silence.
 
         Unlike other methods, this method takes the lock itself. Each request may acknowledge messages and change
-        leases. If this is refused, the stream ends with the error. Bounds on outstanding messages are ignored.
+        leases. If the model refuses that, the stream ends with its error. Bounds on outstanding messages are ignored.
         """
         first = next(requests, None)
         if first is None:

@@ -43,7 +43,7 @@ class PubSubModel(Catalogue):
     # Messages
 
     def publish(self, topic: str, messages: Sequence[Any], at: datetime) -> list[str]:
-        """Publish to every subscription of the topic, and return the messages' ids in order.
+        """Publish messages to every subscription of the topic, and return their ids in order.
 
         Set each message's `message_id` and `publish_time`, and keep the object, which the caller must not change
         later. Publish times never go back. If a message does not pass a subscription's filter, it counts as
@@ -107,7 +107,7 @@ class PubSubModel(Catalogue):
         return delivered
 
     def answers_empty(self) -> bool:
-        """Decide at random whether the fault `empty_answer` happens. If True, a pull must be answered immediately,
+        """Decide at random whether the fault `empty_answer` happens. If it does, a pull must be answered immediately,
         without messages."""
         return self._happens(self.faults.empty_answer)
 
@@ -119,7 +119,7 @@ class PubSubModel(Catalogue):
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
         """Acknowledge messages, even if their leases have ended. Ids of acknowledged messages are ignored.
 
-        Raises NotFound. If an id is malformed or of another subscription, raises Invalid and acknowledges nothing.
+        Raises NotFound, and Invalid (acknowledging nothing) if an id is malformed or of another subscription.
         """
         self._before()
         state = self._state_at(subscription, at)

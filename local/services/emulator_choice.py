@@ -1,4 +1,4 @@
-"""Chooses the Pub/Sub emulator: the official one if it is installed, otherwise tidemark's own."""
+"""Chooses the Pub/Sub emulator: by default, the official one if it can run, otherwise tidemark's own."""
 
 import re
 import shutil

@@ -127,8 +127,8 @@ class Ownership:
             self._notes.replace(OWNER.key, replace(there, ended=self._clock.now()), generation)
 
     def look(self) -> tuple[Owner | None, Life, bool]:
-        """Return the owner recorded in `owner.json` (None if absent or damaged), whether the owner is alive, and
-        whether the record is damaged. Raises LakeError."""
+        """Return the owner recorded in `owner.json` (None if absent or damaged), its Life (DEAD if None), and whether
+        the record is damaged. Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
         return there, Life.DEAD if there is None else self._life(there), there is None and generation != 0
 

@@ -175,8 +175,8 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
 
 
 def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
-    """Run the program `dagster` until it ends. If it fails, raise ServiceFailed with the message `otherwise` and the
-    end of its stderr. It runs in a separate session, so that Ctrl-C cannot make it fail."""
+    """Run the program `dagster` until it ends, in a separate session, so that Ctrl-C cannot make it fail. If it fails,
+    raise ServiceFailed with the message `otherwise` and the end of the program's stderr."""
     try:
         done = subprocess.run(
             [str(Path(sys.executable).parent / "dagster"), *arguments],

@@ -224,9 +224,9 @@ def check_tables(setup: Setup) -> Iterator[Statement]:
 
 
 MANY_WINDOWS = 200_000
-"""Number of windows from which a check warns that a table is slow. With 100,000 windows, opening a table takes 0.3 s of
-processor time, and a commit 0.6 s. Both grow with the number of windows. With 500,000 windows, a process needs a
-gigabyte of memory."""
+"""Number of windows in a table from which on a check warns that the table is slow. With 100,000 windows, opening a
+table takes 0.3 s of processor time, and a commit 0.6 s. Both grow with the number of windows. With 500,000 windows, a
+process needs a gigabyte of memory."""
 
 
 def check_windowed_tables(setup: Setup) -> Iterator[Statement]:

@@ -20,8 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidemark.pipeline.errors import CorruptObject, ExecutorsUnable
 
 CONTRACT = 6
-"""Version of the tasks' input data and algorithm; it has nothing to do with the message contract. An executor with
-another version of tidemark can run tasks only if its CONTRACT is the same."""
+"""Version of the tasks' input data and algorithm, unrelated to the message contract. An executor with another version
+of tidemark can run tasks only if its CONTRACT is the same."""
 
 LOOKS = 4
 """Number of tasks that check the executors. There are several, because executors may differ."""

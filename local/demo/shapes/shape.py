@@ -18,7 +18,7 @@ REASONS = (
     RejectionReason.IN_THE_FUTURE,
 )
 """The reasons for which broken messages must be rejected. TOO_OLD is not among them, because the demonstration does not
-set `message.max_age`. The demonstration's backlog may have any age."""
+set `message.max_age`: its backlog may have any age."""
 
 ABSENT = (None, "")
 SPOILT_TIMES = {

@@ -85,8 +85,8 @@ class Took:
 class SnapshotFacts:
     """Facts about readings by snapshot. A reading is the publish time of the oldest outstanding message.
 
-    - `shown` has the readings while pulled messages were not acknowledged. Each is paired with the expected value: the
-      publish time of the oldest of these messages.
+    - `shown` has the readings taken while pulled messages were unacknowledged. Each is paired with the expected value:
+      the publish time of the oldest of these messages.
     - `passed` contains a duration per round: how far a reading was past the publish time of a message that had just
       been published, or 0.
     - `acknowledged` lists the times from an acknowledgement until the reading moved (if stuck, until the wait ended).
@@ -124,7 +124,7 @@ class SnapshotFacts:
 @dataclass(frozen=True, slots=True)
 class DelayFacts:
     """The times from sending a message to receiving it, including the publish request and the pull request. `missing`
-    is the number of messages that had not arrived when none had arrived for the time `waited`."""
+    messages had not arrived when the time `waited` had passed since the last arrival."""
 
     messages: int
     missing: int
