@@ -23,7 +23,7 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> "Spread | None":
-        """Return the median and the maximum; None if there are no values."""
+        """Return the median and the maximum, rounded to a tenth of a second; None if there are no values."""
         known = list(seconds)
         return cls(round(quantile(known, 0.5), 1), round(max(known), 1)) if known else None
 

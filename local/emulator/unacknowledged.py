@@ -57,7 +57,7 @@ class Unacknowledged:
         self._plan(visible_us, partial(self._show, number))
 
     def restore(self, messages: Mapping[int, Any]) -> None:
-        """Make acknowledged messages unacknowledged again. They are delivered before all other messages."""
+        """Make acknowledged messages unacknowledged again. Unless deliveries are shuffled, these are the next ones."""
         for number, message in sorted(messages.items(), reverse=True):
             if number not in self.messages:
                 self.messages[number] = message
