@@ -86,7 +86,7 @@ class CompleteWindows:
         ]
 
     def _is_of_a_shorter(self, instance: dg.DagsterInstance, asset: dg.AssetKey, partition: Window) -> bool:
-        """Return whether a partition was last materialized before the watermark had passed its end. This happens if the
+        """Return True if a partition was last materialized before the watermark had passed its end. This happens if the
         window length has changed: a shorter partition had the same key."""
         wanted = dg.AssetRecordsFilter(asset, asset_partitions=[partition.key])
         found = instance.fetch_materializations(wanted, limit=1).records

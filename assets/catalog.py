@@ -45,9 +45,9 @@ def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
 
 def on_computed(settings: Settings, tables: Iterable[str] = ()) -> dg.AutomationCondition[Any]:
     """Return a condition that requests a partition of your asset each time its upstream partition is computed or
-    recomputed. Only upstream assets over this pipeline's windows count, including its custom tables. `tables` are those
-    outside the settings. If the upstream partition is recomputed while your asset's run reads it, another run follows.
-    `eager()` alone misses this case, and looks only at the newest partition."""
+    recomputed. Only upstream assets over this pipeline's windows count, including its custom tables. `tables` names
+    custom tables outside the settings. If the upstream partition is recomputed while your asset's run reads it, another
+    run follows. `eager()` alone misses this case, and looks only at the newest partition."""
     tables_too = map(dg.AssetKey, (*settings.tables, *tables))
     keys = (HEARTBEAT_DIFFS, STREAM_STATUS, COMPLETE_WINDOWS, *tables_too)
     ours = dg.AssetSelection.assets(*(key_of(settings, key) for key in keys))

@@ -235,7 +235,7 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
     return verdict(
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,
         description=(
-            f"about {found.quarantined} of the {found.landed + found.quarantined} rows that landed in the last hour "
+            f"about {found.quarantined} of the {found.landed + found.quarantined} messages of the last hour "
             f"({found.share:.3%}) were quarantined{mostly}{waiting}"
         ),
         quarantined=found.quarantined,
@@ -297,7 +297,7 @@ def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:
-        unseen = Drift(dangers=(f"a change of the subscriptions would not be noticed: {error}",))
+        unseen = Drift(dangers=(f"changes to the subscriptions would go unnoticed: {error}",))
         return [subscriptions_result(unseen)]
     except PubSubError as error:
         logger.warning("cannot tell whether the subscriptions have changed: %s", error)

@@ -43,8 +43,8 @@ def histogram_events(settings: Settings, persisted: Ingested, **further: int) ->
 
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
-    """Return the decision, and the figures that led to it, as metadata. Names begin with their group, such as `band/`.
-    Ages and lags are in seconds, so that the UI can plot them. Unknown figures are left out."""
+    """Return the decision, and the figures that led to it, as metadata. Figures of one group share a prefix, such as
+    `band/`. Ages and lags are in seconds, so that the UI can plot them. Unknown figures are left out."""
     decision, bound, state = tracked.decision, tracked.decision.bound, tracked.state
     lag, watermark, pin = decision.lag, decision.watermark, decision.pin
     pinned_by = None

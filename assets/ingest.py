@@ -73,8 +73,8 @@ def _reported(
 
 
 def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
-    """Define the job `ingest`. It reads in rounds, each a Spark job, until the run's time is up. Without the
-    tag STAYS or continuous mode, it also ends once the backlog is young, or once the readers find hardly anything."""
+    """Define the job `ingest`. A run reads in rounds, each a Spark job, until its time is up. Outside continuous mode,
+    a run without the tag STAYS also ends once the backlog is young, or once the readers find hardly anything."""
 
     @job_of(settings, INGEST, "read_rounds", PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:

@@ -7,7 +7,7 @@ class TidemarkError(Exception):
 
 class InvalidSettings(TidemarkError):
     """A setting is unknown, unreadable or out of range, or differs from what the lake has: the length of the computed
-    windows, or the kind of a field. The error names the setting, its value and its source.
+    windows, or a field's type. The error names the setting, its value and its source.
 
     Correct the setting."""
 
@@ -232,7 +232,7 @@ class DagsterPartMissing(TidemarkError):
 
 
 class ServiceFailed(TidemarkError):
-    """A process that tidemark started has ended or is not ready in time, a port is taken, or Dagster did not accept a
+    """A process that tidemark started has ended or was not ready in time, a port is taken, or Dagster did not accept a
     requested run.
 
     The error quotes the end of the process's log, or Dagster's answer: look there for the cause."""
@@ -257,7 +257,7 @@ class SampleUnusable(TidemarkError):
 
 
 UNREADABLE = (ObjectMissing, CorruptObject)
-"""The errors of an object that is gone or damaged."""
+"""The errors of an object that is missing or damaged."""
 
 REFUSALS = (LakeUnreachable, LakeUnwritable, LakeFull)
 """The errors of the lake's storage itself. They say nothing about a table or an object."""

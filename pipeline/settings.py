@@ -1,7 +1,7 @@
 """The settings: the file `tidemark.toml`, overridden by `TIDEMARK_<SECTION>__<KEY>` variables.
 
 The `tidemark.toml` at the project's root explains every setting. A relative path in a settings file is relative to the
-file.
+file's folder.
 """
 
 import hashlib
@@ -181,9 +181,9 @@ class Settings(BaseSettings):
     @property
     def judged_by(self) -> str:
         """A digest of everything that determines a message's verdict, stream, id and event time: the settings, the
-        rules of this version, and the schema file. It does not contain compared fields, because no message is rejected
-        for them. It does not contain `[message]` settings at their default, so that it stays the same if a later
-        version adds one."""
+        rules of this version, and the schema file. Compared fields are left out, because no message is rejected for
+        them. `[message]` settings at their default are left out, so that the digest stays the same if a later version
+        adds a setting."""
         judged_by = {
             "rules": RULES,
             "first": self.windows.first.isoformat(),
@@ -306,8 +306,8 @@ def _as_duration(bound: re.Match[str]) -> str:
 
 
 def _source(place: list[str], file: Path, prefix: str) -> str:
-    """Return the origin of a value: the variable that sets exactly this value or, without one, the file and each
-    variable that sets a part of the value or a table that contains it."""
+    """Return the origin of a value: the variable that sets exactly this value. If there is none, return the file, and
+    all variables that set a part of the value or a table that contains it."""
     path = [part.lower() for part in place]
     adding = []
     for name in sorted(os.environ):

@@ -86,7 +86,7 @@ def _zone(name: str | None) -> str | None:
 
 
 def _read_list(written: object) -> object:
-    """Parse a list that is written as JSON text, as in an option of Spark. Return other values unchanged."""
+    """Parse a list that is written as JSON text, as in a Spark option. Return other values unchanged."""
     return orjson.loads(written) if isinstance(written, str) and written.startswith("[") else written
 
 
@@ -197,13 +197,13 @@ class MessageSettings(Section):
 
     @property
     def schema_path(self) -> str:
-        """The schema's file or folder; empty if it is in Pub/Sub."""
+        """The schema's file or folder; empty if there is no schema, or if it is in Pub/Sub."""
         return self.schema_ if isinstance(self.schema_, str) and not self.schema_names else ""
 
     @cached_property
     def schema_content(self) -> bytes:
         """The bytes that stand for the schema in a digest: the content of the schema's file, or the path of its folder.
-        Empty if neither can be read. Read once, so that the digest and all decoders have the same bytes."""
+        Empty if `schema_path` is empty or cannot be read. Read once, so that the digest and all decoders agree."""
         path = self.schema_path
         with suppress(OSError):
             return path.encode() if path and Path(path).is_dir() else Path(path).read_bytes()

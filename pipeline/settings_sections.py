@@ -30,8 +30,8 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def _http_address(text: str | None) -> str | None:
-    """Validate a URL to which paths are appended. A login in it is refused, because it would be a secret in the
-    settings file."""
+    """Validate a URL to which paths are appended. A login in the URL is refused, because the settings file would then
+    hold a secret."""
     if text is None:
         return None
     named = urlparse(text)
@@ -50,7 +50,7 @@ def _host_and_port(text: str | None) -> str | None:
 
 
 def is_address(text: str) -> bool:
-    """Return True for an address with a scheme, such as gs://bucket/x. False for a path on this machine."""
+    """Return True for an address with a scheme, such as gs://bucket/x, and False for a path on this machine."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", text) is not None
 
 
@@ -125,7 +125,7 @@ class Section(BaseModel):
         """Refuse control characters. No name, path or address contains one, and NUL would cut a path."""
         texts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and CONTROL.search(text) for text in texts):
-            raise ValueError("write the value without control characters, such as NUL or a line break")
+            raise ValueError("the value has a control character, such as NUL or a line break: remove it")
         return value
 
 
@@ -156,13 +156,13 @@ def _divides_a_day(value: timedelta) -> timedelta:
 
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
-"""Matches a host's name or address as a browser writes it, with an IPv6 address in brackets."""
+"""Matches a host name or address as a browser writes it; IPv6 addresses are in brackets."""
 
 
 def _names_alone(value: list[str]) -> list[str]:
     for name in value:
         if not HOST_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a host name; write it without a scheme and a port, such as ui.lan")
+            raise ValueError(f"{name!r} is not a host name; write it without a scheme or a port, such as ui.lan")
     return value
 
 
@@ -236,8 +236,8 @@ EmulatorKind = Literal["auto", "official", "local"]
 
 
 class Server(NamedTuple):
-    """The address and the account with which a client of Pub/Sub or Cloud Monitoring is created. The defaults are
-    Google's service, its global endpoint, and the machine's own credentials."""
+    """The address and the account with which a client of Pub/Sub or Cloud Monitoring is created. None stands for
+    Google's service, its global endpoint, or the machine's own credentials."""
 
     emulator_host: str | None
     endpoint: str | None = None
@@ -641,4 +641,4 @@ class LogSettings(Section):
     """Logs of Dagster's processes and of runs."""
 
     format: Literal["text", "json"] = "text"
-    """`json`: one object per line from the code server, its runs and the daemon, with the ids of tick and run."""
+    """`json`: one object per line from the code server, its runs and the daemon, with the ids of a tick and its run."""

@@ -42,7 +42,7 @@ def end_with_lost_threads() -> None:
 
 class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
     """Dagster's code server, which forks each run from a separate template process. The template has no connections and
-    no threads of Python. It ends with the code server.
+    no Python threads. It ends with the code server.
 
     While the template is not ready, or if it has threads that its forks would lack, each run is a new process."""
 

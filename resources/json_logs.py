@@ -37,7 +37,7 @@ def ids_in_logs(**ids: str) -> Iterator[None]:
 
 
 def log_as(chosen: LogSettings) -> None:
-    """If `chosen` asks for JSON, set up JSON logs for this process and those forked from it. Repeats do nothing."""
+    """If `chosen` asks for JSON, set up JSON logs for this process and its forks. Further calls do nothing."""
     root = logging.getLogger()
     if chosen.format != JSON or any(isinstance(handler, JsonHandler) for handler in root.handlers):
         return
@@ -74,7 +74,7 @@ def _with_extra(logger: Any, name: str, event: MutableMapping[str, Any]) -> Muta
 
 
 def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Drop all fields that Dagster adds to a run's log record, except the run's ids and the original message."""
+    """Add the ids of `ids_in_logs`. Of Dagster's own fields, keep only the run's ids and the original message."""
     event.update(_ids.get() or {})  # a handler is called in the thread that logs
     known = event.pop("dagster_meta", None)
     if isinstance(known, dict):

@@ -88,12 +88,12 @@ EVENT_TABLES = {
     "asset_event_tags": ("event_id",),
     "asset_check_executions": ("run_id", "asset_key", "check_name", "evaluation_event_storage_id"),
 }
-"""The tables of Dagster's event log, with the columns that housekeeping needs. If a column is missing, housekeeping
-deletes no events."""
+"""The tables of Dagster's event log, with the columns that housekeeping needs. If one of them is missing,
+housekeeping deletes no events."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import and return the private object of Dagster with this name in PARTS. Raises DagsterPartMissing."""
+    """Return the private object of Dagster with this name in PARTS. Raises DagsterPartMissing if Dagster lacks it."""
     if name not in PARTS:
         raise AttributeError(f"{__name__} has no {name}")
     return found(PARTS[name])
@@ -117,7 +117,7 @@ def _attribute(owner: Any, name: str) -> Any:
 
 
 def replace(name: str, by: Any) -> None:
-    """Replace a private part in its module. Raises DagsterPartMissing."""
+    """Replace a private part in its module. Raises DagsterPartMissing if Dagster lacks it."""
     found(PARTS[name])
     setattr(import_module(PARTS[name].module), PARTS[name].name, by)
 

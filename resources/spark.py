@@ -71,8 +71,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         return self.spark_session.sparkContext
 
     def interrupt(self) -> None:
-        """Cancel this run's work on Spark. A pending call then fails. Any thread may call this. If the server does not
-        answer, raises SparkUnreachable at once, while Spark's client would retry for ten minutes."""
+        """Cancel this run's work on Spark. A pending call then fails. Any thread may call this. Raises SparkUnreachable
+        at once if the server does not answer; Spark's client would retry for ten minutes."""
         session = self._spark_session
         if session is None:
             return

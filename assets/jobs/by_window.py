@@ -48,7 +48,7 @@ class WindowsConfig(dg.Config):
 
 @dataclass(frozen=True)
 class WindowsAsset:
-    """An asset that runs compute window by window: its key without the pipeline's prefix, its partitions, and the index
+    """An asset whose windows are computed by runs: its key without the pipeline's prefix, its partitions, and the index
     of its windows. `further` is the time by which the asset's lookback exceeds that of `heartbeat_diffs`."""
 
     settings: Settings
@@ -261,7 +261,7 @@ def _tag(context: Context, windows: Sequence[Window]) -> None:
 
 def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partitions: Iterable[str]) -> None:
     """Make the UI show these partitions as in progress, and as failed if the run fails. This needs a private class of
-    Dagster's. If this version of Dagster lacks it, do nothing."""
+    Dagster. If this version of Dagster lacks it, do nothing."""
     if private.why_missing(("AssetMaterializationPlannedData",)):
         return
     for partition in partitions:

@@ -126,8 +126,8 @@ def sentence_of(computed: ReplacedWindows) -> str:
 
 
 def diffs_metadata(computed: ReplacedWindows, status: pa.Table, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the metadata of a partition with these computed windows, including the streams that stopped in the last
-    window. `status` has the rows of `stream_status` for the windows."""
+    """Return the metadata of a partition with these computed windows. It has the number of streams that stopped in the
+    last window, and names some of them. `status` has the rows of `stream_status` for the windows."""
     stopped = (pc.field(PARTITION) == windows[-1].key) & (pc.field("kind") == str(StatusKind.STOPPED))
     silent = status.filter(stopped)["stream_id"].to_pylist()
     return {

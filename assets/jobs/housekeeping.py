@@ -2,8 +2,8 @@
 
 Ticks report events to Dagster every few seconds, and Dagster keeps events and finished runs forever. Dagster has no
 command to delete events by age, so this module deletes rows from Dagster's tables. The newest event of each asset and
-check is kept, whatever its age. If this Dagster has other tables or columns, no event is deleted, and the run reports
-that.
+check is kept, whatever its age. If this Dagster lacks a needed table or column, no event is deleted, and the run
+reports that.
 
 Other pipelines may share the instance, so only events and runs of this pipeline are deleted.
 """

@@ -122,14 +122,14 @@ class WindowChooser:
             return chosen.result()
         except Exception as error:  # whatever the error, the tick's work is durable and is reported
             context.log.error("the choice of windows failed", exc_info=error)
-            return Request((), f"no window is requested, because the choice failed: {error}")
+            return Request((), f"no window is requested: choosing failed, and the next tick tries again: {error}")
 
 
 def next_request(
     runs: Runs, lake: LakeResource, watermark: datetime | None, now: datetime, most: int = WINDOWS_PER_RUN
 ) -> Request:
-    """Request due windows, newest first. Live windows have priority. Older windows are requested between runs over live
-    ones; if some of them are due and others are stale, the two kinds take turns.
+    """Return a request for due windows, newest first. Live windows have priority. Older windows are requested between
+    runs over live ones; if some of them are due and others are stale, the two kinds take turns.
 
     Windows that are on hold after failures are left out. A window that ends in the future by this machine's clock is
     left for later, even if the sources' clocks are ahead.

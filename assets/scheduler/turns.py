@@ -74,7 +74,7 @@ class Front:
     @classmethod
     def of(cls, windowing: Windowing, watermark: datetime, now: datetime) -> "Front":
         """Compute the watermark's position at `now`. The watermark must not be later than `now`. `gap` assumes that the
-        watermark advances as fast as the clock."""
+        watermark advances as fast as the clock. If the watermark lags more than LIVE_LAG, `gap` is LONGEST."""
         first_open = windowing.number_of(watermark)
         if now - watermark > LIVE_LAG:
             return cls(first_open, first_open, LONGEST)

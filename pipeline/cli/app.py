@@ -30,8 +30,8 @@ PANELS = {
     "Advanced": ("attach", "pubsub", "demo"),
 }
 """The commands by panel, in the order of `--help`. A panel's name, in lower case, is also a folder's name. The folder
-has a module for each command. The module and its function have the command's name, except for `try`, which is a keyword
-of Python."""
+has a module for each command. The module and its function have the command's name, except for `try`, which is a Python
+keyword."""
 
 TRY = {"try": "trying:try_"}
 PLACES = {
@@ -41,7 +41,7 @@ PLACES = {
 
 
 class Commands(TyperGroup):
-    """The group of all commands, which are loaded when they are called."""
+    """The group of all commands. A command's module is imported only when the command is called."""
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         name, known, rest = super().resolve_command(ctx, args)

@@ -51,8 +51,8 @@ NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Parse a time with its time zone. `otherwise` describes other texts in the error message, such as `not a
-    time`."""
+    """Parse a time with its time zone, and convert it to UTC. If `text` is not such a time, the error message says that
+    it is `otherwise`."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(
@@ -80,8 +80,8 @@ def ago(text: str | timedelta) -> timedelta | datetime:
 
 
 def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
-    """Convert a value of `--since` to a time. A duration is subtracted from `now`. The result is never before the
-    epoch."""
+    """Convert a value of `--since` to a time. A duration is subtracted from `now`, but the result is never before the
+    epoch. None stays None."""
     return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
 
 

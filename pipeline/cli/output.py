@@ -67,7 +67,7 @@ def safe_lines(text: str) -> str:
 
 
 def _time(moment: datetime, *, exact: bool = False) -> str:
-    """Like `iso`, but a time without a time zone is formatted as it is."""
+    """Like `iso`, but formats a time without a time zone as it is, without converting it to UTC."""
     return iso(moment, exact=exact) if moment.tzinfo else moment.isoformat()
 
 

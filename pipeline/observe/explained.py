@@ -78,8 +78,8 @@ def explained(
     number: int, decided: DecisionRecord, before: WatermarkState | None, problem: str | None = None
 ) -> tuple[Explanation, Facts]:
     """Explain a decision from the state before it. Return the explanation, and its content as plain facts. If the state
-    is lost, `before` is None, and `problem` is the cause. If the explanation is incomplete, its facts contain the
-    cause."""
+    is lost, `before` is None, and `problem` is the cause. If the explanation is incomplete, the fact `problem` says
+    why."""
     explanation = Explanation(decided.decision) if before is None else explain_decision(decided, before)
     if before is not None and explanation.alternatives is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
@@ -94,9 +94,9 @@ def explained(
 def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> tuple[Counts, Facts]:
     """Count the messages that concern a decision, per stream:
     - messages that lag more than `max_lag`, for which the watermark does not wait (also returned as `Counts`)
-    - messages that were rejected for their payload
-    - landed rows and rejected payloads with the same publish time and event time as the pin (the message that holds the
-      watermark)
+    - messages that the decision counted, although they were rejected for their payload
+    - landed rows in the same cell of the histogram as the pin (the message that holds the watermark), and rejected
+      payloads with the pin's publish second and event time
 
     Raises LakeError if the lake cannot be read.
     """
@@ -125,9 +125,9 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> t
 def landed_by_stream(
     heartbeats: Heartbeats, published: datetime, happened: datetime, size: timedelta
 ) -> dict[str, int]:
-    """Count the landed rows of one cell of the histogram for each stream. Return the NAMED_STREAMS streams with the
-    most rows, in descending order. `published` and `happened` are the cell's first publish time and event time, and
-    `size` is its width and height. Raises LakeError if a file cannot be read."""
+    """Count the landed rows of one cell of the histogram for each stream. Return the streams with the most rows, at
+    most NAMED_STREAMS, in descending order. `published` and `happened` are the cell's first publish time and event
+    time, and `size` is its width and height. Raises LakeError if a file cannot be read."""
     (wanted, partitions), event = heartbeats.published_in(published, published + size), pc.field("event_time")
     wanted &= event >= pa.scalar(happened, MOMENT)
     if happened + size <= published:  # otherwise the cell also counts event times after the publish time
@@ -226,7 +226,7 @@ def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime)
     """Return the lag over time, as at most MOST_POINTS points, and the newest MOST_HOLDS holds, newest first.
 
     A hold is a period of at least HOLD_TICKS ticks without a change of the watermark, or without a decision. Its text
-    is the sentence of its last decision, or says that there was none. It may begin before `decisions`.
+    is the sentence of its last decision, or says that there was none. A hold is cut at the first of `decisions`.
     """
     every = in_order(decisions)
     known = [one for one in every if now - one.at <= HOURS] or every[-1:]
@@ -331,7 +331,7 @@ def lag_chart(facts: Mapping[str, Any]) -> Chart:
 
 
 def drawn(facts: Mapping[str, Any]) -> str:
-    """Draw both charts as one SVG file, from the facts of `tidemark explain --json`."""
+    """Draw the facts of `tidemark explain --json` as one SVG: both charts, or the lag chart if `plane` is None."""
     charts = [lag_chart(facts)] if facts["plane"] is None else [plane_chart(facts["plane"]), lag_chart(facts)]
     where = "no watermark" if facts["watermark"] is None else f"watermark {iso(facts['watermark'])}"
     return picture(charts, f"{facts['reason']}: {where}")

@@ -34,7 +34,7 @@ OPEN_AGAIN_AFTER = timedelta(minutes=1)
 """Pause between two attempts to serve metrics and the page, if the port is taken or a library is missing."""
 
 GRACE = timedelta(seconds=60)
-"""Additional time that a sensor may report nothing, during a tick or just after its process has started. A tick
+"""Additional time for which a sensor may report nothing during a tick, or just after its process has started. A tick
 may take a minute."""
 
 NO_TICKS = SensorTicks()

@@ -184,7 +184,7 @@ def test_a_choice_that_fails_is_said_and_fails_no_tick(ticking: Ticking, world: 
     table.write_text("a file where the table's folder should be")
     failed = ticking.track()
     assert keys(failed) == ["watermark"], "what was decided is reported"
-    assert "no window is requested, because the choice failed: the lake" in (failed.skip_message or "")
+    assert "choosing failed, and the next tick tries again: the lake" in (failed.skip_message or "")
     table.unlink()
     away.rename(table)
 

@@ -302,4 +302,4 @@ def test_a_missing_permission_warns_and_no_answer_is_silence(ticking: Ticking, m
     answer(PermissionMissing("grant pubsub.subscriptions.get on it"))
     ((passed, severity, sentence),) = said(ticking)
     assert (passed, severity) == (False, WARN)
-    assert sentence == "a change of the subscriptions would not be noticed: grant pubsub.subscriptions.get on it"
+    assert sentence == "changes to the subscriptions would go unnoticed: grant pubsub.subscriptions.get on it"

@@ -1,4 +1,4 @@
-"""`tidemark attach`: decide the watermark for a subscription that another consumer reads, without Dagster and Spark."""
+"""`tidemark attach`: decide the watermark for a subscription that another consumer reads, without Dagster or Spark."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -123,7 +123,7 @@ class Attached:
         self.warn(found.dangers)
 
     def warn(self, sentences: Sequence[str]) -> None:
-        """Print the warnings that were not passed to the last call."""
+        """Print the warnings, except those that were also passed to the previous call."""
         for sentence in sentences:
             if sentence not in self._warned:
                 _say(f"warning: {sentence}", self._clock.now())

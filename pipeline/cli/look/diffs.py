@@ -34,7 +34,7 @@ from tidemark.pipeline.quality.gate import Stage, stage_of, words
 from tidemark.pipeline.windows import KEY_FORMAT
 
 LEFT_OUT = ("publish_time", "message_id")
-"""Columns that are printed only with --json, so that the table fits a terminal."""
+"""Columns of heartbeat_diffs that are printed only with --json, so that the table fits a terminal."""
 
 
 def diffs(
@@ -113,7 +113,7 @@ def _of_custom(at: Here, name: str, window: str | None, limit: int, *, as_json: 
 
 
 def _empty(newest: str, filled: str | None) -> str:
-    """Say that the newest window has no rows, and which window is the newest with rows, if any."""
+    """Return a note that the newest window has no rows. It names the newest window that has rows, if there is one."""
     other = "nor has any other window" if filled is None else f"--window {filled} prints the newest one with rows"
     return f"{newest}, the newest window, has no rows; {other}; "
 

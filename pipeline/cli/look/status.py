@@ -24,7 +24,7 @@ from tidemark.pipeline.quality.lost import untracked_sentence
 from tidemark.pipeline.settings import Settings
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
-"""The facts about a custom table's failed runs, each with the field of `Failing` that has the fact's value."""
+"""Maps each fact about a custom table's failed runs to the field of `Failing` that contains its value."""
 
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 
@@ -63,8 +63,8 @@ def status(
 
 
 def show_screen(found: LakeStatus, terminal: Console, *, is_up: Callable[[], bool]) -> None:
-    """Print the main figures, one or two lines per group, and what to do next. `is_up` returns true if a `tidemark up`
-    with these settings is running."""
+    """Print the main figures, a few lines per group, and what to do next. `is_up` returns True if a `tidemark up` with
+    these settings is running."""
     facts, rows = found.facts, list[tuple[str, str]]()
     failing = [one for one in (*found.of_ticks, *found.of_runs) if one != found.details.get("standing_still")]
     landing = "base_read_by_others" not in facts
@@ -190,8 +190,8 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
 def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
     """Yield the facts of each custom table. Raises LakeError if the lake cannot be read.
 
-    If a table is not in the settings, or if the file that defines it cannot be used, `version`, `due` and
-    `by_other_versions` are None. `wrong` says why a file cannot be used.
+    `version`, `due` and `by_other_versions` are None if the settings do not name the table, or if the file that defines
+    it cannot be used. `wrong` says why the file cannot be used, and is otherwise None.
     """
     lake, settings = at.lake, at.settings
     failing = {each.table: each for each in read_failing_tables(lake, now)}

@@ -17,7 +17,7 @@ from tidemark.pipeline.quality.gate import Stage, Watermark, stage_of, wait_unti
 from tidemark.pipeline.settings import load_settings
 
 WAITS = Span(minutes=10)
-"""Default timeout of --wait-for. It is short enough for a task of an orchestrator, which can be retried."""
+"""Default timeout of --wait-for. It is short enough for an orchestrator's task, since the task can be retried."""
 
 
 def watermark(
@@ -73,8 +73,8 @@ def watermark(
 
 
 def watermark_facts(found: Watermark) -> dict[str, Any]:
-    """Return the watermark, the time and reason of its decision, the newest closed window, and the lake. Missing values
-    are None."""
+    """Return the watermark, its decision (time, reason, sentence and evidence), the newest closed window, and the lake.
+    Missing values are None."""
     evidence = {} if found.decision is None else decision_facts(found.decision)
     closed = found.newest_closed
     return {

@@ -85,7 +85,7 @@ class Preview:
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
-    """Compute the effect of a release. Raises LakeError, with the reason, if the effect is unknown or there is none."""
+    """Compute the effect of a release. Raises LakeError if there would be no effect, or if the effect is unknown."""
     decided = state.record
     if decided is None:
         raise no_decision(settings)
@@ -139,7 +139,7 @@ def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Ite
 
 
 def operator() -> str:
-    """Return the user who runs this command as `user@machine`. A user without a name is written as `uid-1000`."""
+    """Return `user@machine` for the user who runs this command; for a user without a name, such as `uid-1000@host`."""
     user = f"uid-{os.getuid()}"
     with suppress(KeyError, OSError):
         user = getpass.getuser()

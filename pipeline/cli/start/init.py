@@ -40,8 +40,8 @@ def init(
 
     Two pipelines on one machine need different --ports.
 
-    --cohort writes a project with one pipeline per cohort, and one for all other messages. FILTER is a Pub/Sub filter:
-    eu=attributes.region = "eu" is a cohort with the name eu.
+    --cohort writes a project with one pipeline per cohort, and one for all other messages. FILTER is a Pub/Sub filter.
+    For example, eu=attributes.region = "eu" defines a cohort with the name eu.
     """
     values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _begins(first)})
     is_on_service = values.get("emulator_host") == ""

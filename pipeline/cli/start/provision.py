@@ -24,7 +24,7 @@ MARKS = {
 
 
 def provision(
-    connector: Annotated[bool, option("Only fetch the JAR with which Spark uses gs://.", "--connector")] = False,
+    connector: Annotated[bool, option("Only fetch the JAR that Spark needs for gs://.", "--connector")] = False,
     source: Annotated[
         str | None, option("With --connector: fetch from here, not from Maven Central.", metavar="<file|url>")
     ] = None,

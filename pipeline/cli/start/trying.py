@@ -81,7 +81,7 @@ def try_(
 
 
 class AcceptedHere(AcceptedSchemas):
-    """The schemas that landing accepts. The first schema of a sample is accepted without a note in the lake."""
+    """Like AcceptedSchemas, but writes nothing to the lake when it accepts the first schema that a sample names."""
 
     def accept(self, name: str) -> None:
         self._names |= {name}

@@ -101,7 +101,7 @@ def make_ready(settings: Settings, clock: Clock, ownership: Ownership, say: Say)
     for finding in sorted(found, key=lambda finding: finding.level is not Level.BROKEN):
         say(f"{finding.level}: {finding.said}")
     if any(finding.level is Level.BROKEN for finding in found):
-        raise ServiceFailed("nothing was started, because of the problems above; `tidemark doctor` checks again")
+        raise ServiceFailed("nothing was started: fix the problems above; `tidemark doctor` checks again")
     ownership.state()
 
 
@@ -114,7 +114,7 @@ def end(ownership: Ownership, say: Say) -> None:
 
 
 def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool, as_json: bool) -> None:
-    """Run `up --status` or `up --stop`. Raises Exit if `--status` finds nothing, ServiceFailed if `--stop` fails."""
+    """Run `up --status` or `up --stop`. Raises Exit if `--status` finds no `up`, ServiceFailed if `--stop` fails."""
     if status == stop or (stop and as_json):
         raise typer.BadParameter("give one of --status and --stop; --json only works with --status")
     ownership = Ownership(settings, clock, up=config_file())

@@ -30,7 +30,7 @@ NAME_WIDTH = 40
 
 
 def durations(text: str) -> tuple[timedelta, ...]:
-    """Parse durations separated by commas: `0,1s,5s,1m`."""
+    """Parse durations separated by commas, such as `0,1s,5s,1m`."""
     try:
         return tuple(duration(part.strip()) for part in text.split(","))
     except typer.BadParameter as error:
