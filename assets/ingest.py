@@ -173,8 +173,8 @@ def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.
 def why_readers(
     state: WatermarkState, now: datetime, settings: Settings, watch: BacklogWatch, plan: RunPlan = PLAN
 ) -> str | None:
-    """Return why the backlog needs readers on Spark, as a sentence. Return None if no recent figure shows that ticks
-    cannot land the backlog."""
+    """Return why the backlog needs readers on Spark, as a sentence. Return None if no recent figure shows a need for
+    them."""
     decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None

@@ -90,7 +90,7 @@ def windows_tag(windows: Sequence[Window]) -> str:
 
 def stretch_named(text: str, windowing: Windowing) -> range:
     """Parse a result of `windows_tag`, or one of the results of `stretch_texts`, into a range of window numbers. A tag
-    does not show gaps between windows, so the range includes them. Raises ValueError."""
+    does not show gaps between windows, so the range includes them. Raises ValueError for any other text."""
     first, _, last = text.partition(" ")[0].partition(TO)
     last = first[: max(0, len(first) - len(last))] + last
     numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
@@ -101,7 +101,7 @@ def stretch_named(text: str, windowing: Windowing) -> range:
 
 def stretches_asked(texts: Iterable[str], tags: Mapping[str, str], windowing: Windowing) -> list[range]:
     """Return the numbers of the windows that a run has to compute, as ranges: the windows in its config (`texts`) or,
-    if there are none, in its tag. Raises ValueError."""
+    if there are none, in its tag. Raises ValueError if a text does not name windows."""
     in_tags = [tags[WINDOWS]] if WINDOWS in tags else []
     return [stretch_named(text, windowing) for text in list(texts) or in_tags]
 

@@ -189,7 +189,7 @@ def _known_scheme(value: str) -> str:
     if parsed.scheme == "gs" and parsed.netloc:
         if ODD_PREFIX.search(value.rstrip("/").removeprefix("gs://")):
             raise ValueError(
-                "a prefix must not have #, ?, %, //, /./ or /../: the Delta library would use other objects"
+                "a prefix must not contain #, ?, %, //, /./ or /../: the Delta library would use other objects"
             )
         return value.rstrip("/")
     if _folder_named(value) is not None:

@@ -28,14 +28,14 @@ FOR_RUNS = ("tidemark.resources.code_server", "tidemark.resources.run_template")
 """Modules that the template process imports besides the definitions, because each run imports them."""
 
 LOST_BY_A_FORK = re.compile(r"polars-\d|tokio")
-"""Matches the native threads that a forked run lacks and would wait for: those of Polars and delta-rs. Threads of the
-libraries that the definitions import are not matched: they restart after a fork, or no run waits for them."""
+"""Matches the native threads that a forked run lacks and would wait for: those of Polars and delta-rs. Threads of other
+libraries are not matched: they restart after a fork, or no run waits for them."""
 
 logger = logging.getLogger(__name__)
 
 
 def end_with_lost_threads() -> None:
-    """End this process, a fork of the template, with status 1 if the template has threads that a fork lacks."""
+    """End this process, a fork of the template: with status 1 if the template has threads that a fork lacks, else 0."""
     names = Path(f"/proc/{os.getppid()}/task").glob("*/comm")
     sys.exit(any(LOST_BY_A_FORK.match(name.read_text()) for name in names))
 

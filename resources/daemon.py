@@ -19,7 +19,7 @@ from tidemark.resources.memory import exempt_from_collection, load_revisions_onc
 from tidemark.resources.private import command
 
 ENDS_WITHIN_SECONDS = 8.0
-"""Maximum time that work continues after a signal, because supervisors kill a process after ten seconds.
+"""Maximum time for which work continues after a signal, because supervisors kill a process after ten seconds.
 Interrupted work loses nothing: messages that were not acknowledged are redelivered."""
 
 

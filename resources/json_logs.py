@@ -28,7 +28,7 @@ _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 
 @contextmanager
 def ids_in_logs(**ids: str) -> Iterator[None]:
-    """Add these ids to all JSON lines that this thread logs in the block, except by Dagster's own loggers."""
+    """Add these ids to all JSON lines that this thread logs in the block, except those of Dagster's own loggers."""
     before = _ids.set({**(_ids.get() or {}), **ids})
     try:
         yield

@@ -72,7 +72,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return log
 
     def watermark(self) -> datetime | None:
-        """Return the watermark of the newest decision, or None before the first one. For runs, not for sensors."""
+        """Return the current watermark, or None if there is none yet. For runs, not for sensors."""
         return self.tracking_log("run").newest().watermark
 
     def watch(self) -> BacklogWatch:

@@ -21,10 +21,9 @@ class WatchedRunLauncher(DefaultRunLauncher):
     def check_run_worker_health(self, run: DagsterRun) -> Any:
         """Return whether a run is alive, as reported by its code server.
 
-        - RUNNING if the server executes the run, or is too busy to answer.
-        - FAILED if the server does not know the run, or is gone.
-        - RUNNING for a run that no launcher started, such as a run of `dagster asset materialize`. The process of such
-          a run cannot be queried.
+        - RUNNING if the server executes the run, or is too busy to answer. Also RUNNING for a run that no launcher
+          started, such as a run of `dagster asset materialize`, because its process cannot be queried.
+        - FAILED if the server does not execute the run, or does not answer for another reason.
         - UNKNOWN if the run has not reached a code server.
         """
         answer, status = private.CheckRunHealthResult, private.WorkerStatus

@@ -44,8 +44,8 @@ NOT_FRAMED = ("content-security-policy", "frame-ancestors 'self'")
 class PageGuard:
     """An ASGI middleware that protects a page on loopback against requests by other pages in the same browser.
 
-    A request must name one of the page's hosts, and come from the page's own origin or by a link. Only a request that
-    needs a browser's preflight may change anything. Other requests are refused with 403, 405 or 415 and the reason.
+    A request must name one of the page's hosts, and come from the page's own origin or by a link. A request that may
+    change something must need a browser's preflight. Others are refused with 403, 405 or 415 and the reason.
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:

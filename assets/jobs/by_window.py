@@ -33,7 +33,7 @@ from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
 
 LASTING = (ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed, ValueError)
-"""Errors that occur again if the run is retried."""
+"""Errors that would occur again if the run were retried."""
 
 Event: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 Compute: TypeAlias = Callable[[Context, Sequence[Window]], Iterator[Event]]

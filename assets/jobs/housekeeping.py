@@ -31,7 +31,7 @@ from tidemark.resources import private
 HOUSEKEEPING = "housekeeping"
 
 EVENTS_KEPT = timedelta(days=2)
-"""Retention of ticks' events. They take about 80 MB a day. The newest event of each asset is always kept."""
+"""Retention of ticks' events, which take about 80 MB a day. The newest of each asset and check is always kept."""
 
 ROWS_AT_ONCE = 500
 """Number of rows deleted per transaction: few, so that a tick that reports at the same time waits only briefly."""

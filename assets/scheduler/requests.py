@@ -175,7 +175,7 @@ def next_request(
 
 def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | None:
     """Return the numbers of closed windows that are not computed, or None if no closed window has a heartbeat. Raises
-    LakeError."""
+    LakeError if the lake cannot be read."""
     windowing, done = lake.settings.windowing, lake.kept.get((CHOICE, "nothing_due"), NothingDue)
     front = Front.of(windowing, watermark, now)
     if done.holds(front.first_open, now):

@@ -44,9 +44,9 @@ Facts = dict[str, Any]
 
 
 def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """Return the decision that was in force at `at`, with its entry number in the log. If `at` is None, return the
-    newest decision; None if there is no decision yet. Raises LakeError if the log cannot be read, or if the first
-    decision was made after `at`."""
+    """Return the decision that was in force at `at`, or the newest one if `at` is None, after the number of its log
+    entry. Return None if there is no decision yet. Raises LakeError if the log cannot be read, or if the first decision
+    was made after `at`."""
     if at is None:
         return decision_in_force(log)
     # Times are printed to the millisecond, so a copied time must find a decision anywhere within its millisecond.

@@ -50,7 +50,7 @@ class LakeStatus:
     """The status of a lake.
 
     `groups`: the facts that `tidemark status` prints, by group.
-    `details`: further facts, only in its JSON output.
+    `details`: further facts, for its JSON output and for the page.
     `of_runs`: warnings about failing runs.
     `of_ticks`: warnings about overdue decisions and failing ticks.
     """
@@ -132,7 +132,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
 
 
 def read_state(log: TrackingLog) -> WatermarkState:
-    """Return the watermark's state. Raises CorruptObject if the log has no decision because its end is lost."""
+    """Return the watermark's state. Raises CorruptObject if an entry is damaged, or if all decisions are lost."""
     state = log.catch_up()
     return log.catch_up_to_append() if state.decision is None else state
 
@@ -313,7 +313,7 @@ def late_facts(late: Late) -> Facts:
 
 def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
     """Return a sentence for each figure that is incomplete because files are damaged. `damaged` maps the name of a
-    figure to its damaged files, with their event hours."""
+    figure to its damaged files, each with its event hour or day."""
     return {
         f"{what}_unknown": unknown_sentence(what.replace("_", " "), files) for what, files in damaged.items() if files
     }

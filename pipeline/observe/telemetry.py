@@ -1,5 +1,5 @@
-"""Exports the instruments with OpenTelemetry. An outlet imports this module only if it exports, because the module
-imports OpenTelemetry's SDK."""
+"""Exports the instruments with OpenTelemetry. An outlet imports this module only if `metrics.export` is set, because
+the module imports OpenTelemetry's SDK."""
 
 import logging
 import math

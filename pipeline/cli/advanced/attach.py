@@ -33,7 +33,7 @@ CHECKS_EVERY = timedelta(minutes=1)
 """Interval between two checks of both subscriptions' settings."""
 
 GIVES_BACK_SECONDS = 0.2
-"""Time to send the last requests, which return pulled messages to Pub/Sub. The command ends without waiting for
+"""Time allowed for sending the last requests, which return pulled messages to Pub/Sub. The command does not wait for
 responses."""
 
 

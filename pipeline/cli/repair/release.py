@@ -85,7 +85,7 @@ class Preview:
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
-    """Compute the effect of a release. Raises LakeError if there would be no effect, or if the effect is unknown."""
+    """Compute the effect of a release. Raises LakeError if there is nothing to release, or if the effect is unknown."""
     decided = state.record
     if decided is None:
         raise no_decision(settings)

@@ -63,7 +63,7 @@ def repair(
     """Find damaged or missing windows, and recompute them.
 
     Also finds stale windows and orphaned files. Checks all closed windows, or only the windows --from … --to. Runs are
-    requested from the Dagster at dagster.url, by default that of `tidemark up`. Exit code 1: something has to be
+    requested from Dagster at dagster.url, by default that of `tidemark up`. Exit code 1: something has to be
     repaired by hand, a window is not recomputed within --wait or, with --dry-run, anything is wrong.
 
     With --recompute: one run computes the whole range. The same input gives the same rows. If a window is not below the
@@ -177,7 +177,7 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
 
 
 def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
-    """Return True if every window in `before` has files now that differ from its files in `before`."""
+    """Return True if every window in `before` now has other files than those in `before`."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())
 
