@@ -162,8 +162,8 @@ class MessageSettings(Section):
     """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`. At most one of the values
     may contain `/`."""
     publisher_id: Annotated[str, _place(*IN_MESSAGE), Effect.NEXT] = "attribute:heartbeat_id"
-    """Path of the id that the publisher gives a message. Copies of a message share it. Without it, a message that was
-    published twice counts as two heartbeats."""
+    """Path of the id that the publisher gives a message. Copies of a message share it. Without an id, a message that
+    was published twice counts as two heartbeats."""
     max_future_skew: NotNegative = timedelta(minutes=5)
     """A message whose event time is more than this after its publish time is rejected. Smaller: fewer heartbeats of
     fast clocks get into wrong windows, and more messages are rejected."""

@@ -130,8 +130,8 @@ class Section(BaseModel):
 
 
 DRIVER_MEMORY = "2g"
-"""Default memory of Spark's driver and, if Spark is local, of its tasks. It covers the message ids of one round of
-pulling, about 80 MB, and each task's part of the input of windows."""
+"""Default memory of Spark's driver. A local Spark's tasks share it. It covers the message ids of one round of pulling,
+about 80 MB, and each task's part of the input of windows."""
 LISTEN = "127.0.0.1:9464"
 """Default address at which the code server serves health, the page and Prometheus' metrics: 9464 is OpenTelemetry's
 port for Prometheus."""
@@ -145,8 +145,8 @@ LENGTHS = tuple(
     timedelta(minutes=minutes)
     for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
 )
-"""The possible window lengths: Dagster's time partitions follow a cron schedule, and a cron schedule expresses only
-these."""
+"""The possible window lengths. Dagster's time partitions follow a cron schedule, and a cron schedule can express no
+other lengths."""
 
 
 def _divides_a_day(value: timedelta) -> timedelta:
@@ -226,7 +226,7 @@ IN_WORDS = {
     "'#' and ',' are not allowed",
     OWNER: 'write "team:" and a name, or an email address',
 }
-"""Each of these regular expressions in words, for error messages."""
+"""Maps regular expressions to their rules in words, for error messages."""
 
 TableName = Annotated[str, Field(pattern=TABLE_NAME)]
 ResourceId = Annotated[str, Field(pattern=RESOURCE_ID)]
@@ -454,9 +454,9 @@ class WatermarkSettings(Section):
     """In a silence the watermark follows the clock (`advance`) or waits (`hold`, for sources that buffer while they are
     silent). Empty: `advance`, or `hold` with `pubsub.attach`."""
     quantile: float = Field(0.0, ge=0, lt=1)
-    """Share of messages that do not hold the watermark. In each second of publish time, these are the messages with the
-    lowest event times, rounded down to a whole number of messages. Above 0, a few bad clocks delay the watermark less,
-    at the price of more late messages."""
+    """Share of messages that do not hold the watermark: in each second of publish time, the messages with the lowest
+    event times. Their number is rounded down. Above 0, a few bad clocks delay the watermark less, at the price of more
+    late messages."""
     slack: Annotated[NotNegative | None, EmptyIsNone] = None
     """Time that is subtracted from both readings, for messages that become visible a moment after their publish time.
     Empty: on the service, 1s is subtracted from tracking's reading, and the band from base's; on an emulator, 0."""
@@ -575,7 +575,7 @@ class DagsterSettings(Section):
     """Address, without a login, of the Dagster UI at which `tidemark repair` requests runs. Empty: the UI of
     `tidemark up`."""
     location: str = Field("tidemark", min_length=1)
-    """Code location with tidemark's jobs, in the Dagster of `url`."""
+    """Code location with tidemark's jobs, in the Dagster at `url`."""
     web_port: Port = 3000
     """Port of the UI, on loopback."""
     allowed_hosts: Annotated[list[str], AfterValidator(_names_alone)] = Field(default_factory=list)
