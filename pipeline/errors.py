@@ -219,7 +219,7 @@ class ExecutorsUnable(TidemarkError):
 
 
 class ToolMissing(TidemarkError):
-    """A required program is not installed, such as Java or Spark's connector for a bucket.
+    """A required program or library is not installed, such as Java or Spark's connector for a bucket.
 
     The error says how to install it."""
 

@@ -28,7 +28,7 @@ MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]"
 
 def explain(
     at: Annotated[datetime | None, time_option("The decision in force at this time, instead of the newest.")] = None,
-    picture: Annotated[Path | None, option("Only draw the histogram and the lag to this SVG file.")] = None,
+    picture: Annotated[Path | None, option("Only draw the histogram and the lag in this SVG file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain why the watermark stands where it does."""

@@ -30,7 +30,7 @@ def publish(
     period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
     since: Annotated[Any, since_option("Begin in the past, at full speed", show_default="0s")] = Span(0),
     lasting: Annotated[timedelta, duration_option("How long to publish live heartbeats.", "--for")] = Span(minutes=5),
-    jitter: Annotated[timedelta, duration_option("Delay each message at random, at most this long.")] = Span(seconds=3),
+    jitter: Annotated[timedelta, duration_option("Delay each message at random, by at most this.")] = Span(seconds=3),
     lag: Annotated[timedelta, duration_option("Additional delay of every message.")] = Span(0),
     duplicates: Annotated[float, option("Share of messages published twice, half of them 60s later.", **SHARE)] = 0.01,
     broken: Annotated[float, option("Share of invalid messages; at least 12 messages unless 0.", **SHARE)] = 0.0001,
