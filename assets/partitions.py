@@ -78,8 +78,8 @@ def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
 
 
 def windows_tag(windows: Sequence[Window]) -> str:
-    """Format ordered windows for a row of the UI, such as `2026-11-21T05-20Z..06-10Z (11)`: the first key, the part of
-    the last key that differs from the first, and the number of windows. There may be gaps between the windows."""
+    """Format ordered windows for a row of the UI: one window as its key, several as in `2026-11-21T05-20Z..06-10Z
+    (11)`. That is the first key, the part of the last key that differs, and the number of windows, even with gaps."""
     first, last = windows[0].key, windows[-1].key
     if first == last:
         return first
