@@ -15,7 +15,16 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Setup, Statement, ok, warning
-from tidemark.pipeline.doctor.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of
+from tidemark.pipeline.doctor.identity import (
+    BY_HAND,
+    METRICS,
+    ON_PURPOSE,
+    Component,
+    On,
+    Permission,
+    needs_of,
+    permissions_of,
+)
 from tidemark.pipeline.doctor.rest import Silent, ask, ask_bucket, bucket_of, reason_of
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.backlog import monitoring_client, request_of
@@ -26,8 +35,8 @@ NOT_FATAL = {
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "changes to a subscription go unnoticed",
 }
-"""Permissions that the pipeline can do without unless `pubsub.reading = "monitoring"`, each with the consequence of
-lacking it."""
+"""Permissions that the pipeline can do without, each with the consequence. `pubsub.reading = "monitoring"` requires the
+first one."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Statement]:
@@ -137,7 +146,8 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
     for permission, parts in lacking.items():
         why = next(need.why for need in needs_of(parts[0], reading) if need.permission == permission)
         spared = None if Component.ATTACH in parts else NOT_FATAL.get(permission.name)
-        is_fatal = spared is None or reading == "monitoring" or any(part in BY_HAND for part in setup.components)
+        is_read_from = reading == "monitoring" and permission == METRICS.permission
+        is_fatal = spared is None or is_read_from or any(part in BY_HAND for part in setup.components)
         yield (
             Level.BROKEN if is_fatal else Level.WARNING,
             f"these credentials lack {permission.name} on {resource}{nothing}, for {', '.join(parts)}: {why}. "

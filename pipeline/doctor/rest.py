@@ -70,8 +70,6 @@ def check_credentials(setup: Setup) -> Iterator[Statement]:
     try:
         own = credentials_of(None)
         own.refresh(bounded)
-    except TransportError as error:
-        raise PermissionMissing(f"no token for Google Cloud could be fetched ({error}): check the network") from error
     except GoogleAuthError as error:
         raise _unusable(error) from error
     yield ok(f"requests to Google are made as {getattr(own, 'service_account_email', None) or 'the logged-in user'}")
@@ -79,6 +77,8 @@ def check_credentials(setup: Setup) -> Iterator[Statement]:
         return
     try:
         credentials_of(account).refresh(bounded)
+    except TransportError as error:
+        raise _unusable(error) from error
     except GoogleAuthError as error:
         raise PermissionMissing(
             f"these credentials may not act as {account} (pubsub.impersonate): {error}; grant it with `gcloud iam "
@@ -89,6 +89,8 @@ def check_credentials(setup: Setup) -> Iterator[Statement]:
 
 
 def _unusable(error: GoogleAuthError) -> PermissionMissing:
+    if isinstance(error, TransportError):
+        return PermissionMissing(f"no token for Google Cloud could be fetched ({error}): check the network")
     return PermissionMissing(
         f"no usable credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or give the "
         "machine a service account (docs/how-to/identity.md)"

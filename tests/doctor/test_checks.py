@@ -5,11 +5,12 @@ from contextlib import nullcontext
 from datetime import timedelta
 from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import google.auth
 import pytest
 from google.auth import impersonated_credentials
-from google.auth.exceptions import DefaultCredentialsError, RefreshError
+from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 from google.cloud.monitoring_v3.types import ListTimeSeriesResponse
 
 from tests.pubsub.test_backlog import OfTheMachine
@@ -17,6 +18,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import checks, permissions, rest
 from tidemark.pipeline.doctor.checks import CHECKS, diagnose
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, Statement, examine
+from tidemark.pipeline.doctor.identity import LEASES, METRICS, RUNNING, On, permissions_of
 from tidemark.pipeline.doctor.permissions import check_quotas
 from tidemark.pipeline.doctor.rest import Silent, check_credentials
 from tidemark.pipeline.errors import LakeUnreachable
@@ -109,8 +111,20 @@ def test_an_account_that_may_not_be_impersonated_is_named_with_the_role(monkeypa
     assert (own.level, account.level) == (Level.OK, Level.BROKEN)
     assert f"may not act as {ACCOUNT} (pubsub.impersonate): you may not; grant" in account.said
     assert "roles/iam.serviceAccountTokenCreator" in account.said
+    with monkeypatch.context() as unreachable:
+        unreachable.setattr(impersonated_credentials.Credentials, "refresh", Mock(side_effect=TransportError("no way")))
+        assert "(no way): check the network" in of_credentials(setup)[1].said
     monkeypatch.setattr(impersonated_credentials.Credentials, "refresh", lambda *_: None)
     assert of_credentials(setup)[1].said == f"requests to Pub/Sub and Cloud Monitoring are made as {ACCOUNT}"
+
+
+def test_metrics_are_needed_only_where_backlogs_are_read_from_them_and_options_are_never() -> None:
+    granted = {permission.name for permission in permissions_of(RUNNING)}
+    for reading, level in (("auto", Level.WARNING), ("monitoring", Level.BROKEN)):
+        setup = on_the_service(reading=reading)
+        for on, lacked, expected in ((On.PROJECT, METRICS, level), (On.SUBSCRIPTION, LEASES, Level.WARNING)):
+            found = permissions._compared(setup, on, "it", granted - {lacked.permission.name})
+            assert [(one, f"lack {lacked.permission.name}" in said) for one, said in found] == [(expected, True)]
 
 
 class OfMonitoring:
