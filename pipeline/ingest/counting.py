@@ -41,7 +41,7 @@ class RememberedCopies:
     counts as a first message, which at worst holds the watermark back longer.
 
     A message is identified by a 64-bit hash of its key, salted per process. With a million messages remembered, the
-    probability that a message is mistaken for a copy is 1 in 10 trillion. Such a message may be late.
+    probability that a message is mistaken for a copy is below 1 in 10 trillion. Such a message may be late.
     """
 
     def __init__(self, within: timedelta = timedelta(0), at_most: int = MOST_REMEMBERED) -> None:
@@ -63,8 +63,8 @@ class RememberedCopies:
         return known
 
     def note(self, keys: Ints, publish_us: Ints) -> str:
-        """Keep the messages of a counted batch that are not copies, until `settle` confirms that they are in the log.
-        Return a new name for this attempt."""
+        """Keep a counted batch, without its copies, until `settle` confirms that the batch is in the log. Return a new
+        name for this attempt."""
         attempt = uuid.uuid4().hex
         if self.is_on and len(keys):
             self._noted[attempt] = keys, publish_us
@@ -93,9 +93,9 @@ class RememberedCopies:
 
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
-    """Return a hash of each message's stream, id, event time, payload, and the attributes that READ_BY names. The
-    payload and these attributes are included, because base may accept a message and reject another that differs only in
-    them."""
+    """Return one hash per message, over its values in `columns`: stream, id, event time and payload and, with a schema
+    or an envelope, the attributes in READ_BY. Reason for the payload and these attributes: base may accept a message,
+    and reject another that differs only in them."""
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
 
 
@@ -126,11 +126,11 @@ def counted_parts(
     """Count messages in order, in parts whose memory is bounded.
 
     A rejected message, or a copy of a remembered message, is counted with its publish time only. If a message holds
-    several heartbeats, each of them is counted, and all its rejected elements are counted once.
+    several heartbeats, each heartbeat is counted, and its rejected elements together count as one message.
 
-    If the contract needs only attributes, a payload is judged only if its message lags more than `laggard`. Without
-    this check, a lagging message would hold back the watermark even if base rejects its payload. If the payload cannot
-    be judged yet, or a transform dropped it, the message is counted with its event time.
+    If the contract needs only attributes, a payload is judged only if its message lags more than `laggard` (None:
+    never). Without this check, a lagging message would hold back the watermark even if base rejects its payload. If the
+    payload cannot be judged yet, or a transform dropped it, the message is counted with its event time.
     """
     if reader.contract.needs_payload:
         for judged in judged_parts(messages, reader, asking):

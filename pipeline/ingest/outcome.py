@@ -51,15 +51,15 @@ class Waiting(Sums):
     def sentence(self) -> str:
         if not self.messages:
             return ""
-        return f"{counted(self.messages, 'message')} cannot be judged yet, so no acknowledgement was sent: {self.why}"
+        return f"{counted(self.messages, 'message')} cannot be judged yet, and will be redelivered: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested(Sums):
-    """A summary of messages that were taken from one subscription. After settling, they have landed or are in the
-    tracking log.
+    """A summary of messages that were taken from one subscription. After settling, they are in `heartbeats`, in
+    `quarantine` or in the tracking log.
 
-    - `messages` is the number of messages, including the rejected ones but not those in `waiting`.
+    - `messages` is their number, including rejected messages, but without those in `waiting` and those left for later.
       `oldest_publish_time` is the oldest of their publish times.
     - `leaves_more` is true if a tick ended although there may be more to pull.
     - `snapshots` is the number of log entries written with tracked messages.

@@ -24,7 +24,7 @@ STEP = timedelta(seconds=0.8)
 expected to pass a window's end."""
 
 AIMED = timedelta(seconds=10)
-"""Maximum interval of ticks that `Pace.aim` may shift. With longer intervals, an evaluation would wait too long for its
+"""The longest interval at which `Pace.aim` shifts ticks. At longer intervals, an evaluation would wait too long for its
 tick."""
 
 DECISIONS = 20

@@ -43,7 +43,7 @@ class BacklogLook:
 
 
 def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLook]:
-    """Return the backlogs at recent decisions, from the log's entries up to `number`, in order. Raises LakeError."""
+    """Return the backlogs at recent decisions, oldest first, from log entries up to `number`. Raises LakeError."""
     entries = list[Entry]()
     for before in range(number, max(number - MOST_ENTRIES, -1), -1):
         entries.append(log.entry(before))
@@ -125,7 +125,7 @@ class BacklogWatch:
         self.looks.append(BacklogLook(decision, state.account.known))
 
     def too_slow(self) -> Progress | None:
-        """Return the progress of a subscription that catches up too slowly, although its last tick pulled as much as a
-        tick may. Return None if there is no such subscription."""
+        """Return the progress of a subscription that catches up too slowly or not at all, and whose last tick may have
+        left messages to pull. Return None if there is no such subscription."""
         slow = (one for one in progress_of(self.looks) if one.is_slow)
         return next((one for one in slow if one.side in self.came and self.came[one.side].leaves_more), None)

@@ -49,8 +49,8 @@ ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
 of a round, about 80 MB, are sent to the driver."""
 
 HANDED_OVER = timedelta(minutes=2)
-"""Time for which a round's messages stay leased after the round ends. The driver must begin to extend the leases
-by then."""
+"""Minimum time for which a round's messages stay leased after the round ends. The driver must begin to extend the
+leases by then."""
 
 PIECE_BYTES = 4 << 20
 """Maximum size of one row of a reader's answer in bytes."""
@@ -73,8 +73,8 @@ readers then recognize copies of these messages. One round is not enough, becaus
 a round."""
 
 NEW = timedelta(minutes=1)
-"""Maximum age of a reading that a run uses, and of the newest decision (or three ticks, if longer). If that decision is
-older, no sensor is ticking, and the run reads the backlogs itself."""
+"""Maximum age of a reading that a run uses. The newest decision may have this age too, or three ticks if that is more.
+If the decision is older, no sensor is ticking, and the run reads the backlogs itself."""
 
 SLOW = 1.5
 """A round is reported as slow if it takes this many times its planned duration. The first round is never reported,
@@ -204,7 +204,7 @@ class RunPlan:
 
     round: timedelta = timedelta(seconds=5)
     """Duration of a round's pulling. Longer rounds make fewer commits and larger files, but each extra second is added
-    to the watermark's lag. A reading of tracking counts as current for 10 s, enough for two rounds."""
+    to the watermark's lag. Rule 4 lets tracking be 10 s behind, which is enough for two rounds."""
     run_for: timedelta = timedelta(hours=1)
     """Maximum duration of a run. It is well below the time after which a run counts as dead."""
     start_after: timedelta = timedelta(hours=1)
@@ -378,9 +378,9 @@ class Rounds:
 def sides_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> list[Side]:
     """Return the subscription that each of the readers reads in round `number`. These readers read tracking:
 
-    - All readers, while the newest decision shows that tracking has a backlog and is not ahead of base. Reason: the
-      watermark does not move until tracking is ahead.
-    - Otherwise a quarter of the readers (see A_TRACKER_IN), and at least one. If there is only one reader, it reads
+    - All readers, while the newest decision shows that tracking has a backlog and is less than the band ahead of base.
+      Reason: until then, the watermark does not move.
+    - Otherwise a quarter of the readers (see A_TRACKER_IN), but at least one. If there is only one reader, it reads
       tracking every other round.
     """
     trackers = number % 2 if readers == 1 else max(1, readers // A_TRACKER_IN)

@@ -110,7 +110,7 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
             ) from error
         if len(inside) > MOST_SAMPLES:
             raise SampleUnusable(
-                f"{path} has {len(inside)} files, and a trial takes at most {MOST_SAMPLES}; name some of them"
+                f"{path} has {len(inside)} files, but a trial takes at most {MOST_SAMPLES}; name only some of them"
             )
         yield from inside
 
@@ -155,8 +155,8 @@ def _parsed(content: bytes) -> Any:
 
 
 def _messages_in(value: Any) -> list[dict[str, Any]] | None:
-    """Return the messages in a JSON value of a form that Google's API and tools print, or None if it has another form.
-    The list is empty for the answer to a pull that found no messages."""
+    """Return the messages in a JSON value as Google's API and tools print it; None for a value of any other form. The
+    list is empty for the answer to a pull that found no messages."""
     if isinstance(value, dict) and value.keys() == {"receivedMessages"}:
         value = value["receivedMessages"]
     found = [_message_in(one) for one in (value if isinstance(value, list) else [value])]
@@ -241,7 +241,7 @@ class Trial:
 
     @property
     def absent(self) -> Sequence[str]:
-        """Compared fields that no heartbeat has. Empty if there is no heartbeat."""
+        """Compared fields that are absent or null in every heartbeat. Empty if there is no heartbeat."""
         return [name for name in self._null if not any(name in one.of_another_kind for one in self.heartbeats)]
 
     @property

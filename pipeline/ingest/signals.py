@@ -1,4 +1,4 @@
-"""Signals that tell other systems the watermark: the object `watermark.json`, and messages to the topic in
+"""Signals that report the watermark to other systems: the object `watermark.json`, and messages to the topic in
 `signal.publish_to`."""
 
 from dataclasses import asdict
@@ -28,8 +28,8 @@ sends the message."""
 
 
 class SignalTopic(WatermarkObject):
-    """Publishes the watermark as a message instead of writing `watermark.json`, and then records the message in the
-    lake.
+    """Publishes the watermark as a message to a topic, and then records the message in the lake, in its own object
+    instead of `watermark.json`.
 
     Guarantee: the messages together cover every window, even with crashes or several trackers. Each message begins at
     the watermark where an earlier one ended. A message may be sent twice, and two messages may overlap.

@@ -1,5 +1,5 @@
-"""Takes messages: pulls and judges them, and makes them durable but not yet visible. Their leases are extended, and
-nothing is acknowledged.
+"""Takes messages: pulls and judges them, and keeps the results. Results of base are in durable files that no table
+lists yet, and results of tracking in memory. The leases are extended, and nothing is acknowledged.
 
 If a reader dies or its result is lost, its messages are redelivered, and no table lists its files. Several readers may
 take messages from one subscription at the same time.
@@ -32,7 +32,7 @@ from tidemark.pipeline.watermark.usage import Usage
 logger = logging.getLogger(__name__)
 
 SMALL_SHARE = 0.05
-"""A batch with less than this fraction of a full batch is small. The backlog may then be nearly gone."""
+"""A batch is small if it has less than this fraction of a full batch. The backlog may then be nearly gone."""
 
 SMALL_BATCHES = 3
 """Number of consecutive small batches after which a tick ends, even if there is a backlog. Another consumer may have
@@ -64,15 +64,15 @@ given back. Only a message with several heartbeats may exceed this limit, once p
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
 
-Between them, the delay equals the time that the message has waited already, so redeliveries become less and less
-frequent. While the message may still wait for its schema, the delay is at most the rest of that time.
+Between these limits, the delay equals the time that the message has waited already, so redeliveries become less and
+less frequent. While the message may still wait for its schema, the delay ends with that wait (or after SOONEST).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits for pulling. Pulling ends when the first limit is reached, after the current part of a batch.
-    `batch_messages` is the size of a full batch."""
+    """Limits for pulling, which ends when the first of them is reached. `batch_messages` is the number of messages in a
+    full batch."""
 
     max_messages: int
     max_bytes: int
@@ -161,8 +161,8 @@ class _Held:
 
 @dataclass
 class Tracking:
-    """Judges messages of tracking, and keeps their times in a histogram. If a message lags more than `laggard`, its
-    payload is judged too."""
+    """Judges messages of tracking, and keeps their times in a histogram. If a message lags more than `laggard` (None:
+    never), its payload is judged too."""
 
     reader: HeartbeatReader
     copies: RememberedCopies
@@ -253,8 +253,8 @@ class Batches:
     """Pulls batches from a subscription. A batch is small if it has less than SMALL_SHARE of the messages of a full
     one. Pulling ends when the budget is spent and, unless `until_spent`, in these cases:
 
-    - A reading of `backlog` after a batch that is not full shows that the backlog is gone. An empty pull does not prove
-      this.
+    - A reading of `backlog` after a batch that is not full fails, or shows that the backlog is gone. An empty pull does
+      not prove that the backlog is gone.
     - With `backlog`, SMALL_BATCHES batches in a row were small.
     - A batch is small, and the backlog is not read: there is no `backlog`, its reading is postponed, or `waits` is
       true. `waits` is true while an undecided message stays in the backlog, because a reading would then never find the
@@ -298,7 +298,7 @@ class Batches:
                 return
 
     def looks_gone(self, began: datetime, is_small: bool) -> bool:
-        """Return whether the backlog seems to be gone after a batch that began at the time `began`. A reading decides.
+        """Return whether the backlog seems to be gone after a batch that began at `began`. A reading decides this.
         If no reading is made, the backlog counts as gone if the batch is small. If the reading fails, it counts as
         gone, and the next tick continues."""
         if self.backlog is None or self.waits:

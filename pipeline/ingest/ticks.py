@@ -169,9 +169,9 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
     tracking is acknowledged.
 
     The entry has the publish time from which the histogram will be complete. This is the publish time of tracking's
-    oldest message, rounded up if the reading is not exact. If Pub/Sub refuses the reading because that message is too
-    old, the entry has the oldest publish time that a reading can return. Assumption: no message was acknowledged after
-    the reading.
+    oldest message, or an upper bound of it if the reading is not exact. If Pub/Sub refuses the reading because that
+    message is too old, the entry has the oldest publish time that a reading can return. Assumption: no message is
+    acknowledged between the reading and the entry.
     """
     state = log.catch_up_to_append()
     if state.complete_from is not None:

@@ -97,7 +97,7 @@ def test_a_sensor_that_waits_for_a_schema_has_a_note_that_status_and_explain_sho
             assert ticking.land().asset_events == []
             ticking.track()
         why = (
-            "1 message cannot be judged yet, so no acknowledgement was sent: its schema "
+            "1 message cannot be judged yet, and will be redelivered: its schema "
             "'projects/p/schemas/beats@1a2b3c4d' does not exist"
         )
         since = iso(began + timedelta(seconds=10))

@@ -54,10 +54,10 @@ def land_named(
     """Return the landing with this name. If there is none yet, pull messages, make them durable, create the manifest,
     and acknowledge them.
 
-    Guarantee: a name never has a second manifest, and each acknowledged message is in rows that the manifest lists, or
-    in `quarantine`. This holds even if several readers try the name at the same time, die, or are restarted. Only the
+    Guarantee: a manifest is never replaced, and each acknowledged message is in rows that the manifest lists, or in
+    `quarantine`. This holds even if several readers try the name at the same time, die, or are restarted. Only the
     reader that creates the manifest acknowledges its messages; those of other readers are redelivered. If no heartbeat
-    is pulled, the manifest is empty.
+    is pulled, the manifest lists no rows.
 
     A heartbeat below `watermark` is late. `is_over` returns true if Spark has finished the batch. The manifest may then
     have been deleted, so the function raises LandingOver and acknowledges nothing. Raises PubSubError or LakeError. The

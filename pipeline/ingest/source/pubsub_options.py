@@ -42,7 +42,7 @@ SAME_AS = {
     "maxrecordsperfetch": "batch_messages",
     "maxfetchperiod": "max_time",
 }
-"""Maps Databricks' names of options to the names here. The keys are in lower case, as `_plain` returns them."""
+"""Maps Databricks' option names to this source's. The keys are as `_plain` returns them: lower case, without `_`."""
 
 NEITHER_MADE = "leave it out: the source reads an existing subscription, and neither creates nor deletes it"
 NO_KEYS = (
@@ -53,7 +53,7 @@ REFUSED = {
     **dict.fromkeys(("topicid", "deletesubscriptiononstreamstop"), NEITHER_MADE),
     **dict.fromkeys(("clientemail", "clientid", "privatekey", "privatekeyid", "servicecredential"), NO_KEYS),
 }
-"""Databricks options that do not apply here, and what to do instead."""
+"""Maps each Databricks option that does not apply here to a phrase that says what to do instead."""
 
 
 def _not_the_watermark(value: ComparedFields) -> ComparedFields:
@@ -127,7 +127,7 @@ class SourceOptions(MessageSettings, ServerSettings):
 
 
 def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SourceOptions:
-    """Check and return the options given to Spark. Databricks' names of options are allowed too. The default of
+    """Check and return the options given to Spark. Databricks' option names are allowed too. The default of
     `emulatorHost` is `$PUBSUB_EMULATOR_HOST`, as in Google's clients.
 
     Raises InvalidSettings, which names each wrong option, its value and the rule. An unknown or refused option is named

@@ -56,7 +56,7 @@ when a landing ends: its messages are given back when its response arrives."""
 
 MILLIS = "publishTimestampInMillis"
 DATABRICKS = {"messageId": "message_id", MILLIS: "publish_time"}
-"""Maps Databricks' names of columns to the names here."""
+"""Maps Databricks' column names to this source's."""
 
 NO_RUN = ""
 """Run name in the initial offset. It is empty, because Spark may request that offset several times, and every answer
@@ -160,8 +160,8 @@ class PubSubDataSource(DataSource):
         return cls.called
 
     def schema(self) -> T.StructType:
-        """Return the columns: those of `heartbeats` except the partition column, with the fields of the option
-        `fields`, and the batch's watermark."""
+        """Return the columns: those of `heartbeats` except the partition column, those named by the option `fields`,
+        and the batch's watermark."""
         return source_schema(read_options(self.options))
 
     def reader(self, schema: T.StructType) -> "PubSubReader":
@@ -286,16 +286,16 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
 
     _available_at: datetime | None = None
     _nothing_since: tuple[int, datetime] | None = None
-    """The first of the consecutive latest batches without a message from before the query began, and when that was
-    noticed."""
+    """Describes the latest batches in a row without a message from before the query began: the number of the first of
+    these batches, and the time at which the source noticed it. None if the last batch had such a message."""
     _limit: ReadLimit | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         return Offset(NO_RUN, 0, 0, self._options.lake.uri).written()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's)
-        """Return the end offset of the next batch, with the newest watermark. Spark stores it before anything is
-        pulled. The batch has at most `limit`; a limit in bytes is approximate.
+        """Return the end offset of the next batch, with the newest watermark. Spark stores the offset before anything
+        is pulled. `limit` applies to the batch: a limit in rows counts messages, and one in bytes is approximate.
 
         With the trigger "available now", return `start` once the stream has read all messages published before the
         query began.

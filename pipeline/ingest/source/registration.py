@@ -32,8 +32,8 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
     executor can run the source. An executor that joins later is checked when it runs a task. Nothing is pulled or
     written.
 
-    Raises ToolMissing if PySpark or Spark is older than 4.2, and InvalidSettings if the archive cannot be used. Raises
-    ExecutorsUnable, which says what driver or executors lack. The check waits for an executor, and then takes seconds.
+    Raises ToolMissing if PySpark or Spark is older than 4.2, InvalidSettings if the archive cannot be used, and
+    ExecutorsUnable if driver or executors lack something. The check waits for an executor, and then takes seconds.
     """
     for which, version in (("PySpark here", pyspark.__version__), ("the session's Spark", session.version)):
         if not is_new_enough(version):
