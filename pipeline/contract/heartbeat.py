@@ -39,7 +39,7 @@ time."""
 
 
 class EventTimeUnit(StrEnum):
-    """The format of an event time. AUTO accepts RFC 3339, and a whole number of milliseconds since the epoch."""
+    """The format of an event time. AUTO accepts RFC 3339 and whole numbers of milliseconds since the epoch."""
 
     AUTO = "auto"
     SECONDS = "s"

@@ -81,7 +81,7 @@ class Place:
     @classmethod
     def of(cls, text: str, among: Collection[PlaceKind] = tuple(PlaceKind)) -> "Place":
         """Parse `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. Raises ValueError if the path is
-        invalid. Raises ValueError, which lists the allowed kinds, if the form is wrong or the kind not in `among`."""
+        invalid, the form is wrong, or the kind is not in `among`. The error says what to write instead."""
         written, _, name = text.partition(":")
         kind = next((one for one in among if one == written), None)
         if kind is None or bool(name) is (kind is PlaceKind.PUBLISH_TIME) or text.endswith(":"):
@@ -277,7 +277,7 @@ def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> It
 
 
 def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> list[Element] | Rejection:
-    """Return the elements of a message, or its rejection if the array is missing, not an array, empty or too large."""
+    """Return the elements of a message, or its rejection if the array at `each` is missing, empty or too large."""
     to_flatten = flattened(each.name)
     found = (to_flatten or finder(each.name))(payload)
     if not isinstance(found, list):

@@ -1,8 +1,8 @@
 """Decodes payloads that are Avro records, in Avro's binary or JSON encoding.
 
-Values that JSON cannot represent are converted: times to RFC 3339 text, bytes to base64, decimals to numbers, NaN to
-null. tidemark gives each of these types a private logical type, and registers a converter for it. fastavro calls the
-converters while it reads.
+Values that JSON cannot represent are converted: times to text as in RFC 3339, bytes to base64, decimals to numbers or
+text, NaN and infinity to null. tidemark gives each of these types a private logical type, and registers a converter for
+it. fastavro calls the converters while it reads.
 
 fastavro trusts the counts in the bytes. So this module counts values before fastavro reads them, and refuses schemas
 that allow many values in few bytes. It does not use fastavro's decoder of the JSON encoding, because that decoder

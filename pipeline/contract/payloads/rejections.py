@@ -52,7 +52,7 @@ class RejectionReason(StrEnum):
 
     Allow a larger age if the source buffers that long."""
     NO_ELEMENTS = "NO_ELEMENTS"
-    """`message.each` is set, but the array is missing, empty, or not an array.
+    """The value at `message.each` is missing, empty, or not an array.
 
     Name the right array, or publish at least one element.
     """
@@ -87,7 +87,7 @@ class Unknown(Exception):
 
 
 def quoted(value: str) -> str:
-    """Quote a string from a message: escaped, and cut to 80 characters."""
+    """Quote a string from a message: cut it to 80 characters, and escape the rest."""
     return repr(value if len(value) <= 80 else value[:77] + "...")
 
 
@@ -103,7 +103,7 @@ TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 linear for any bytes."""
 
 MAGIC = b"\x1f\x8b\x08"
-"""First bytes of gzip data; the third names deflate, the only method. JSON and protobuf never begin with them."""
+"""First bytes of gzip data; the third names deflate, gzip's only method. JSON and protobuf never begin with them."""
 
 LARGEST_MESSAGE = 10_000_000
 """Maximum size of a message in Pub/Sub, in bytes."""

@@ -122,8 +122,8 @@ class Definitions(Protocol):
 
 
 class SchemaFiles:
-    """Finds schemas in one file for all messages, or in a folder with one file per revision. In a folder,
-    the name of each file is the id of its revision. A missing or invalid file is an error only when it is needed."""
+    """Finds schemas in one file for all messages, or in a folder with one file per revision. In a folder, a file's name
+    without the suffix is the id of its revision. A missing or invalid file is an error only when it is needed."""
 
     def __init__(self, written: PayloadFormat) -> None:
         self._path, self._encoding = Path(written.schema), written.encoding
