@@ -109,8 +109,8 @@ second half depends on the kind of evidence."""
 @dataclass(frozen=True, slots=True)
 class SilenceEvidence:
     """Evidence of the idle rule, which applies after publishing has stopped. The candidate is the earlier of the two
-    readings, minus the band and minus `recent_lag`. `recent_lag` is the largest lag (publish time minus event time) of
-    the last messages."""
+    readings, minus the band and minus `recent_lag`. `recent_lag` is the largest lag (publish time minus event time) in
+    the newest publish second, up to `max_idle_lag`."""
 
     candidate: datetime
     recent_lag: timedelta
@@ -172,7 +172,7 @@ class Decision:
 
     `watermark` never goes back from one decision to the next. `base` and `tracking` are the effective readings before
     slack. `evidence` is the basis of the candidate; it is None exactly when the reason is a hold. `released_before` is
-    set if an operator's release applies: messages published before it no longer hold the watermark.
+    set if an operator's release applies: messages published before this time no longer hold the watermark.
     """
 
     at: datetime
@@ -187,7 +187,7 @@ class Decision:
 
     @property
     def lag(self) -> timedelta | None:
-        """Time from the watermark to the moment of the decision."""
+        """Time from the watermark to the moment of the decision; None if there is no watermark."""
         return None if self.watermark is None else self.at - self.watermark
 
     @property

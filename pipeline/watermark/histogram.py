@@ -23,7 +23,7 @@ BUCKET_US = 1_000_000
 epoch."""
 
 NO_EVENT = np.iinfo(np.int64).min
-"""Event bucket of rejected messages, whose event time is unknown."""
+"""Event bucket of rejected messages, whose event time does not count."""
 
 COPY = NO_EVENT + 1
 """Event bucket of a copy. Its message is already counted, so the copy, like a rejected message, only marks that
@@ -140,7 +140,7 @@ class Histogram:
         return Histogram(*joined, newest_publish_us=newest, oldest_event_us=oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
-        """Return the histogram without the cells that were published before `from_bucket`."""
+        """Return the histogram without the cells of messages published before `from_bucket`."""
         start = int(self.publish_bucket.searchsorted(from_bucket))
         if start == 0:
             return self
@@ -168,8 +168,8 @@ class Histogram:
     def newest_valid_before(self, limit_us: int) -> int | None:
         """Return the newest publish time, before `limit_us`, of a message with an event time; None if there is none.
 
-        The result is exact or less than a slot (20 ms) too early. Exception: if the limit falls into a cell whose slots
-        are unknown, the first publish time of this cell is used.
+        The result is never too late. It is exact unless the limit is within a cell. It may then be the start of the
+        cell's newest occupied slot (20 ms) that ends by the limit, or the cell's first publish time.
         """
         bucket = limit_us // BUCKET_US
         cells = self._valid(bucket, bucket)

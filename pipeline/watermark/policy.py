@@ -49,7 +49,7 @@ class Policy:
 
     @property
     def near_on_tracking(self) -> timedelta:
-        """Rule 4 passes if the oldest message on tracking is at most this old, because it may wait for its schema."""
+        """Maximum age of tracking's oldest message at which rule 4 sees no backlog. It includes a wait for a schema."""
         return self.near_real_time + self.undecided
 
     def with_band(self, band: timedelta) -> "Policy":

@@ -72,7 +72,7 @@ class EffectiveReading:
 
     @property
     def next_by(self) -> datetime:
-        """Latest moment at which the next reading is due."""
+        """Time by which the next reading is due."""
         return self.newest.observed_at + self.newest.next_within
 
 

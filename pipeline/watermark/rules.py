@@ -115,7 +115,7 @@ def same_epoch(s: Situation) -> Verdict:
 
 
 def complete(s: Situation) -> Verdict:
-    """Rule 3: hold unless the tracking log has every message that the base subscription may still deliver."""
+    """Rule 3: hold if the log may lack a message on base that was published before tracking's reading."""
     hole_ends = None if s.release else end_of_hole(s)
     if hole_ends is not None:
         return Held(Finding.HOLE, Reason.HELD_INCOMPLETE, complete_from=max(s.complete_from, hole_ends))
@@ -140,12 +140,12 @@ def ready(s: Situation) -> Verdict:
 
 
 def silence(s: Situation) -> Verdict:
-    """Rule 5: in a silence, the watermark follows the clock.
+    """Rule 5: in a silence, the watermark follows the clock if `idle` is `advance`.
 
-    A silence has three conditions: no valid message was published for `idle_timeout`, all earlier messages were
-    acknowledged on base, and neither subscription has a backlog. Rejected messages, and messages that lag more than
-    `max_lag`, do not end a silence. If they did, a source that sends only such messages would hold back all other
-    sources."""
+    A silence has three conditions: no valid message was published for `idle_timeout`, base has acknowledged the newest
+    valid message and all earlier ones, and neither subscription has a backlog. Rejected messages, and messages that lag
+    more than `max_lag`, do not end a silence. If they did, a source that sends only such messages would hold back all
+    other sources."""
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
     holds = s.holding
     if holds.newest_publish_us is None:
@@ -167,8 +167,8 @@ def silence(s: Situation) -> Verdict:
 def band(s: Situation) -> Verdict:
     """Rule 6 with `rule = "band"`: the candidate is the earliest event time published in the band.
 
-    The band ends at `T`, the tracking reading. It begins at the earliest of three times: `B` (the base reading), `T -
-    D`, and the anchor (the newest valid message from before `T - D`).
+    The band ends at `T`, the tracking reading. It begins at the earliest of three times: `B` (the base reading),
+    `T - D` (where `D` is `policy.band`), and the anchor (the newest valid message from before `T - D`).
     """
     anchor = anchor_before(s.holding, s.band_edge)
     if anchor is None:
@@ -229,10 +229,10 @@ def frontier_of(
 ) -> Cell | None:
     """Return the frontier before a moment: the cell with the greatest event time published before it.
 
-    If disorder is at most the band, no message published a band or more after this cell has an earlier event time.
+    If disorder is at most the band, no message published more than a band after this cell has an earlier event time.
 
     `pruned_frontier` is the frontier of the pruned buckets, all of which are below `pruned_before`. Return None if no
-    cell is from before the moment, or if `pruned_before` is after it, as after a seek of tracking or with a wider band.
+    cell is from before the moment, or if later cells were pruned (tracking was sought back, or the band is wider now).
     """
     if pruned_before is not None and pruned_before > bucket_of(before):
         return None
@@ -280,7 +280,7 @@ def end_of_hole(s: Situation) -> datetime | None:
 
 def least_published(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, int]:
     """Return three values for the messages published from `start` to the bucket `high`: the cell with the earliest
-    event time, the number of messages, and the number of messages that are passed over because of `max_lag`.
+    event time (or quantile), and upper bounds for the number of messages and of those that `max_lag` passes over.
 
     If a quantile is set, the whole bucket of `start` counts, because a quantile applies to a whole bucket.
     """

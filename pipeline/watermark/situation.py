@@ -60,7 +60,7 @@ class Situation:
 
     @property
     def oldest_tracking(self) -> datetime:
-        """T: the histogram has every message published before this moment. It is tracking's reading after slack."""
+        """T: tracking's reading after slack. The histogram has all messages published in [`complete_from`, T)."""
         return tracking_after_slack(known(self.tracking), self.policy)
 
     @property

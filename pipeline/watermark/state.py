@@ -26,7 +26,7 @@ class Beginning:
     before any message was acknowledged. So the log will count every message published from then on."""
 
     complete_from: datetime
-    """Tracking has seen every message published from this time on."""
+    """The log counts every message that is published at this time or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Snapshot:
     """An entry of the tracking log with the histogram of a batch of messages, written before the messages are
     acknowledged.
 
-    `usage` contains the reader's requests to Pub/Sub from the previous entry to `at`. It is None if they were not
-    counted, or if the reader's decisions record them. `contract` identifies the contract by which messages are judged;
+    `usage` contains the writer's requests to Pub/Sub since its previous entry. It is None if they were not counted, or
+    if the writer's decisions record them. `contract` identifies the contract by which messages are judged;
     it is empty if an earlier entry has it.
     """
 
@@ -142,7 +142,7 @@ class WatermarkState:
 
     def behind(self, now: datetime) -> timedelta | None:
         """Return the time by which the watermark is behind `now`. Before there is a watermark, return the time since
-        tracking began; None if tracking has not received a message yet."""
+        `complete_from`; None if tracking has not received a message yet."""
         since = self.watermark
         if since is None and len(self.histogram.publish_bucket):
             since = self.complete_from

@@ -5,8 +5,8 @@
     if read_watermark("gs://my-bucket/lake").is_closed("2026-11-21T05-20Z"):
         ...
 
-It needs read access to that object only. It gives the same answers as `tidemark.watermark`; while nothing changes, they
-may be up to a minute older. Both distributions can be installed together.
+It needs read access to that object only. Its answers are those of `tidemark.watermark`, but may be about a minute older
+while nothing changes. Both distributions can be installed together.
 """
 
 import json
@@ -66,15 +66,15 @@ class Watermark:
     window_length: timedelta | None = None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """True if the watermark has reached this time. Raises ValueError for a time without a zone."""
+        """Return True if the watermark has reached this time. Raises ValueError for a time without a zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone; pass a time with one, such as UTC")
         return self.event_time is not None and event_time <= self.event_time
 
     def is_closed(self, window: str | datetime) -> bool:
-        """True if the watermark has reached the end of a window. `window` is the window's key (`2026-11-21T05-20Z`) or
-        its end. Raises ValueError for a string that is not a window's key and for a time without a zone. Raises
-        NotReadable for a key if an earlier tidemark wrote the object without the length of windows."""
+        """Return True if the watermark has reached the end of a window. `window` is the window's key
+        (`2026-11-21T05-20Z`) or its end. Raises ValueError for a string that is not a window's key and for a time
+        without a zone. Raises NotReadable for a key if an earlier tidemark wrote the object without window lengths."""
         if isinstance(window, str):
             if self.decided_at is None:
                 start_of(window)
@@ -99,8 +99,8 @@ def read_watermark(lake: str | Path) -> Watermark:
     """Read the watermark of the pipeline with this lake: a folder, `gs://bucket/prefix`, or the object itself.
 
     In a bucket, this takes one request with Google's application default credentials. If `$STORAGE_EMULATOR_HOST` names
-    another server, no credentials are sent. If the object does not exist, there is no event time, and no window is
-    closed. Raises NotReadable, and ValueError if `lake` is not an address.
+    another server, no credentials are sent. If the object does not exist, the result has no event time, and no window
+    is closed. Raises NotReadable, and ValueError if `lake` is not an address.
     """
     place = place_of(lake)
     content = _in_bucket(place) if place.startswith("gs://") else _on_disk(Path(place))
@@ -110,9 +110,9 @@ def read_watermark(lake: str | Path) -> Watermark:
 
 
 def wait_for(lake: str | Path, until: str | datetime, timeout: timedelta) -> Watermark:
-    """Wait until the watermark has reached an event time, or the end of the window with this key. Return the watermark
-    then, or at the timeout. Polls every five seconds, and retries an unreachable server until the timeout. Raises
-    NotReadable, and ValueError like `read_watermark` and `is_closed`."""
+    """Wait until the watermark has reached an event time, or the end of the window with this key, but at most for the
+    timeout. Return the last watermark read. Polls every five seconds, and retries an unreachable server until the
+    timeout. Raises NotReadable, and ValueError like `read_watermark` and `is_closed`."""
     ends = time.monotonic() + timeout.total_seconds()
     while True:
         failed, found = None, Watermark(place_of(lake))

@@ -337,5 +337,5 @@ def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
         cost = "the last windows before a silence stay open until something is published"
         yield "idle", "hold", replace(policy, idle="hold"), cost
     else:
-        cost = "after a silence, messages that lag more than the recent lag and the band are late"
+        cost = "after a silence, messages that lag more than the recent lag plus the band are late"
         yield "idle", "advance", replace(policy, idle="advance"), cost
