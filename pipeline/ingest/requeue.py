@@ -41,7 +41,7 @@ class Requeue(Ingested):
     - `heartbeats` is the number of heartbeats that pass and are new. `late` of them are below the newest watermark.
     - `there` is the number of heartbeats that pass and had landed before.
     - `rejected` is the number of messages that are rejected again, by current reason.
-    - `waiting` are the messages that cannot be judged, because their schema cannot be looked up now.
+    - `waiting` counts the messages that cannot be judged, because their schema cannot be looked up now.
 
     Messages that an earlier requeue recorded are not counted.
     """

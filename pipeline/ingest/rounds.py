@@ -379,7 +379,7 @@ def sides_of(readers: int, decision: Decision | None, policy: Policy, number: in
     """Return the subscription that each of the readers reads in round `number`. These readers read tracking:
 
     - All readers, while the newest decision shows that tracking has a backlog and is less than the band ahead of base.
-      Reason: until then, the watermark does not move.
+      Reason: without this lead, the watermark does not move.
     - Otherwise a quarter of the readers (see A_TRACKER_IN), but at least one. If there is only one reader, it reads
       tracking every other round.
     """

@@ -74,7 +74,7 @@ class SampleReading:
 
 def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
     """Read the messages in files and folders, in order. The files of a folder are read in the order of their names;
-    hidden files are skipped. Raises SampleUnusable if files are unreadable, too many, too large or have no message."""
+    hidden files are skipped. Raises SampleUnusable for an unreadable file, too many bytes or messages, or no message."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):

@@ -117,8 +117,8 @@ def track(
     - `copies` are the messages that the process remembers across ticks. Without them, copies are not recognized.
     - `spending` is updated from the log and the tick, and the decision records the usage.
     - `signals` publish the decision at the end. If one fails, `problems` says so.
-    - `reader.judged_by` is recorded in the log by the first tick of a process. The log then refuses messages that were
-      judged by another contract.
+    - `reader.judged_by` identifies the contract. The first tick of a process records it in the log, which then refuses
+      messages that were judged by another contract.
     """
     state = begin_where_new(log, tracking_backlog, clock)
     log.judge_by(reader.judged_by)

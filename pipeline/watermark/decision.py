@@ -155,8 +155,8 @@ class FrontierEvidence(Bound):
     """Evidence of the rule `frontier`. The candidate is the earlier of two times: `frontier`, and the earliest event
     time published at `start` or later.
 
-    `frontier` is the greatest event time published before the band. `start` is the publish time of the oldest message
-    that may be outstanding on base.
+    `frontier` is the greatest event time published more than `band` before `end`. All messages published before `start`
+    are acknowledged on base, or released.
     """
 
     frontier: datetime

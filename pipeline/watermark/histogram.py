@@ -168,8 +168,8 @@ class Histogram:
     def newest_valid_before(self, limit_us: int) -> int | None:
         """Return the newest publish time, before `limit_us`, of a message with an event time; None if there is none.
 
-        The result is never too late. It is exact unless the limit is within a cell. It may then be the start of the
-        cell's newest occupied slot (20 ms) that ends by the limit, or the cell's first publish time.
+        The result is never too late. It is exact unless the publish times of a cell straddle the limit. It may then be
+        the start of the cell's newest occupied slot (20 ms) that ends by the limit, or the cell's first publish time.
         """
         bucket = limit_us // BUCKET_US
         cells = self._valid(bucket, bucket)

@@ -96,8 +96,8 @@ Rule = Callable[[Situation], Verdict]
 
 
 def fresh_readings(s: Situation) -> Verdict:
-    """Rule 1: hold if a subscription's backlog was never read, if a reading is in the future, or if the next reading is
-    overdue by more than `max_reading_age`."""
+    """Rule 1: hold if a subscription's backlog was never read, if the next reading is overdue by more than
+    `max_reading_age`, or if a reading was observed in the future, because this machine's clock was set back."""
     for reading in (s.base, s.tracking):
         if reading is None or is_stale(reading, s.at, s.policy):
             return Held(Finding.STALE, Reason.HELD_STALE_READING)

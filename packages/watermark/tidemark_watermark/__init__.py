@@ -134,7 +134,7 @@ def start_of(key: str) -> datetime:
     try:
         start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
-        raise ValueError(f"{key!r} is not a window's key, which is its start, such as 2026-11-21T05-20Z") from error
+        raise ValueError(f"{key!r} is not a window's key (its start, such as 2026-11-21T05-20Z)") from error
     if start.strftime(KEY_FORMAT) != key or start >= LATEST:  # strptime also reads unpadded numbers
         raise ValueError(f"{key} is not a window's key such as 2026-11-21T05-20Z")
     return start

@@ -21,7 +21,7 @@ def duration(text: str) -> timedelta:
     """Parse a duration such as `90s`, `10m`, `0.5s` or `1h30m`; a bare `0` is zero."""
     seconds = sum(float(count) * UNITS[unit] for count, unit in re.findall(PART, text))
     if (text != "0" and not re.fullmatch(f"({PART})+", text)) or seconds > LONGEST.total_seconds():
-        raise argparse.ArgumentTypeError(f"{text} is not a duration such as 90s, 10m or 1h30m, of at most 36500d")
+        raise argparse.ArgumentTypeError(f"{text} is not a duration of at most 36500d, such as 90s, 10m or 1h30m")
     return timedelta(seconds=seconds)
 
 

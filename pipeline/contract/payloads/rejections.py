@@ -65,7 +65,7 @@ class RejectionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The rejection of a message: its reason, and a sentence that quotes the wrong value."""
+    """The rejection of a message: its reason, and a phrase that says what is wrong, with the value if there is one."""
 
     reason: RejectionReason
     detail: str
@@ -73,7 +73,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The verdict on a message that cannot be judged yet. `why` says what the message waits for."""
+    """The verdict on a message that cannot be judged yet. `why` says why it must wait."""
 
     why: str
 

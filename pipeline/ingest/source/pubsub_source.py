@@ -313,7 +313,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         """Return one partition per reader of the batch that ends at `end`, or none if `start` equals `end`. Their
         number and names depend only on `end`.
 
-        Raises InvalidSettings if the batch in the checkpoint does not land in the lake that the options name.
+        Raises InvalidSettings if the batch in the checkpoint belongs to another lake than the one in the options.
         """
         offset = Offset.read(end)
         if offset.lake != self._options.lake.uri:
@@ -369,8 +369,8 @@ def as_asked(rows: pa.Table, columns: pa.Schema, fields: Mapping[str, FieldKind]
     """Return the rows with the columns of this schema. Each column has the source's type or is text. Attributes become
     JSON if they are requested as text. A column may have the name that it has in Databricks' source.
 
-    `fields` is the option, which may have changed since the rows landed. A field is null if the option did not name it
-    then, or named it with another kind.
+    `fields` is the current value of that option. A field is null if the option did not name it when the rows landed, or
+    named it with another kind.
     """
     to = partial(pc.CastOptions, allow_invalid_utf8=True)  # a payload may be requested as text, as in Spark's casts
     cast = [_column(rows, column, fields).cast(options=to(column.type)) for column in columns]

@@ -319,8 +319,8 @@ def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alterna
 
 
 def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
-    """Yield alternatives to try, each as the changed setting, its new value, the policy, and a sentence about the cost
-    of the change."""
+    """Yield alternatives to try. Each is the name of a setting, its new value, the resulting policy, and the cost of
+    the change in words."""
     if policy.rule == "band":
         yield "rule", "frontier", replace(policy, rule="frontier"), "messages of a late stream count as late"
     else:

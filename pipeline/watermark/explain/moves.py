@@ -162,7 +162,7 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
         yield "Tracking has a backlog, too. It must first have read to near now, or to a band ahead of base."
     if until is not None and known(s.base).is_read_rarely:
         by = iso(known(s.base).next_by)
-        yield f"Base's progress is unknown until base is read: by {by}, or once its backlog is gone (snapshot_budget)."
+        yield f"The next reading of base shows its progress: by {by}, or once its backlog is gone (snapshot_budget)."
     if until is not None and s.base_as_read < s.band_edge:
         yield from _look_after_base(s, until if later is None else None)
 
