@@ -73,8 +73,8 @@ class SampleReading:
 
 
 def read_samples(paths: Sequence[Path], reading: SampleReading) -> list[Sample]:
-    """Read the messages in files and folders, in order. The files of a folder are read in the order of their names;
-    hidden files are skipped. Raises SampleUnusable for an unreadable file, too many bytes or messages, or no message."""
+    """Read the messages in files and folders, in order. A folder's files are read in the order of their names; hidden
+    files are skipped. Raises SampleUnusable if a file is unreadable, the samples exceed a limit, or there are none."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):
