@@ -1,7 +1,7 @@
 """Follows the log of a windowed table, and records in `corrections` which rows changed when a window was recomputed.
 
-A follower reads only what runs have committed, so it never blocks a run. Each replaced window is recorded once, even if
-several followers run at the same time or are killed at any point.
+A follower reads only what runs have committed, so it never conflicts with a run. Each replaced window is recorded once,
+even if several followers run at the same time or are killed at any point.
 """
 
 import logging
@@ -36,7 +36,7 @@ RACES = 10
 """Maximum number of attempts per call of `follow`. An attempt fails if another process commits first."""
 
 DIFFS_KEY = ("stream_id", "event_time", "message_id")
-"""The key columns of `heartbeat_diffs`. If a recomputed window uses another copy of a heartbeat, its message id
+"""The key columns of `heartbeat_diffs`. If a recomputed window uses another copy of a heartbeat, the message id
 differs, so one row is recorded as removed and one as added."""
 
 
@@ -55,8 +55,8 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
     call starts at the beginning of the table's log.
 
     Guarantee: the changes of each version are recorded once, even if several processes follow the table or are killed.
-    Without a new commit, the call costs one read. Raises LakeError, and TableConflict after RACES lost attempts. After
-    an error, the next call continues from the last recorded version.
+    Without a new commit, the call only updates the open table and reads one note. Raises LakeError, and TableConflict
+    after RACES lost attempts. After an error, the next call continues from the last recorded version.
     """
     current = followed.table.table.current()
     if current is None:

@@ -96,7 +96,7 @@ class ComputedWindows:
 class Followed:
     """The state of `heartbeat_diffs` on which custom tables depend.
 
-    `closed` contains the numbers of the closed windows, `waiting` the closed windows that are not computed yet.
+    `closed` contains the numbers of the closed windows, and `waiting` those that are still to be computed.
     `is_expiring` is true if retention has deleted heartbeats.
     """
 
@@ -108,7 +108,7 @@ class Followed:
 
     @classmethod
     def read(cls, lake: Lake, windowing: Windowing, lookback: timedelta, closed: range) -> "Followed":
-        """Read the state from the lake. `windowing` and `lookback` are those of `heartbeat_diffs`. Raises LakeError."""
+        """Read the state, given `heartbeat_diffs`' windowing and lookback. Raises LakeError and InvalidSettings."""
         computed = ComputedWindows.of(lake.diffs().runs(), windowing)
         waiting = lake.window_index(windowing, lookback).update().due(closed)
         kept_from = lake.kept_windows(windowing, lookback).since()
@@ -116,7 +116,7 @@ class Followed:
 
     def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
         """Return the numbers of the due windows of a custom table, in order. The table has the windowing `own` and this
-        lookback. `made` says from which input each of its windows was computed.
+        lookback. `made` has the origin of each computed window.
 
         A window is not due while part of its input is not computed yet, because it would have to be computed again
         afterwards. Raises LakeError.
@@ -132,8 +132,8 @@ class Followed:
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
-    """Return the time by which a custom table's lookback exceeds the lookback of `heartbeat_diffs`. Retention may have
-    deleted heartbeats that only the longer lookback needs."""
+    """Return the time by which a custom table's lookback exceeds that of `heartbeat_diffs`; zero if it does not.
+    Retention may have deleted heartbeats that only the longer lookback needs."""
     return max(lookback - of_diffs, NO_TIME)
 
 

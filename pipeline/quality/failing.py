@@ -1,8 +1,8 @@
 """Finds unresolved failures of runs and sensor ticks, and overdue decisions.
 
 A failed run counts as unresolved until its windows are computed. A failed run of `ingest` counts until a later one
-succeeds, but at most for an hour. A failed tick counts until its sensor succeeds. No failure counts for over a day.
-A process records its ticks in memory, in a file next to `services.json`, and in the lake."""
+succeeds, for an hour at most. A failed tick counts until its sensor succeeds. No failure counts for over a day, unless
+its custom table failed again. Ticks are recorded in memory, in a file next to `services.json`, and in the lake."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ class Running:
 
     def joined(self, other: "Running | None") -> "Running":
         """Merge this record with another process's record, and keep the newer outcome of each sensor. If `other` is
-        about another lake, return this record unchanged."""
+        None or about another lake, return this record unchanged."""
         if other is None or other.lake != self.lake:
             return self
         sensors = dict(other.sensors)
@@ -151,8 +151,8 @@ class TickNotes:
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
         """Record a tick that did not fail. If the tick had to leave messages unread, `waits` says why, and is recorded.
-        Otherwise, the lake's record of the sensor is deleted too, if this is the sensor's first good tick in this
-        process or its first one after a failure."""
+        Otherwise, the sensor's first such tick in this process, or after a failure, also deletes the sensor's record in
+        the lake."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -190,8 +190,8 @@ WINDOWS_STAND_FOR = timedelta(days=1)
 keeps failing is retried at least every ten minutes, so it always has a newer failure."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
-"""Age after which a failed run that reads the subscriptions no longer counts as unresolved. If a run succeeds earlier,
-it deletes the record of the failure."""
+"""Age after which a failed run that reads the subscriptions no longer counts as unresolved. If a run of the same job
+succeeds earlier, it deletes the record of the failure."""
 
 TICKS_MISSED, LOOKS_EVERY = 3, timedelta(seconds=5)
 """A decision is overdue after TICKS_MISSED tick intervals without a decision. For this purpose, an interval is at least
@@ -360,7 +360,7 @@ def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | N
 def failing(
     notes: Sequence[FailedRun], computed: Mapping[str, datetime], windowing: Windowing, now: datetime
 ) -> Failing | None:
-    """Return a summary of the unresolved failures among `notes` (newest first); None if all are resolved. A failed run
+    """Return a summary of the unresolved failures among `notes` (newest first); None if there are none. A failed run
     over windows is resolved when all its windows have been computed after the failure, or have another length now."""
     standing, waiting = [], list[str]()
     for note in notes:
@@ -393,9 +393,9 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
 
 def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], length: timedelta | None, now: datetime) -> bool:
     """Return False if the windows of a custom table's failed run were computed after the failure, or if the table's
-    windows now have another length. `length` is that length, or None if it is unknown. Between the ends of a stretch,
-    only computed windows are checked, because the length may be unknown. A window that keeps failing is soon tried
-    alone, and is then checked as the end of a stretch."""
+    windows now have another length. `length` is the table's window length, or None if it is unknown. Between the ends
+    of a stretch, only computed windows are checked, because the length may be unknown. A window that keeps failing is
+    soon tried alone, and is then checked as the end of a stretch."""
     since = _stands_since(note, now)
     if not note.stretches:
         return max(computed.values(), default=EPOCH) <= since

@@ -47,7 +47,7 @@ class Watermark:
 
     @property
     def newest_closed(self) -> Window | None:
-        """The newest window that the watermark has passed; None if the watermark has not passed any window yet."""
+        """The newest closed window; None if the watermark has not passed any window since `windows.first` yet."""
         if self.event_time is None:
             return None
         window = self.windowing.numbered(self.windowing.number_of(self.event_time) - 1)
@@ -106,14 +106,14 @@ class Stage(StrEnum):
 
     @property
     def passes(self) -> bool:
-        """True if a running pipeline may still move the window to another stage."""
+        """True if a running pipeline moves the window from this stage to another one."""
         return self in (Stage.OPEN, Stage.WAITING)
 
 
 def stage_of(window: Window, lake: Lake, settings: Settings) -> Stage:
     """Return the stage of a window. EMPTY means: the window is closed and has no rows, so it will not be computed.
     Recent windows are computed even without rows (see `tidemark.pipeline.windows.due`). If `lake` is an OpenLake, each
-    call reads only the changes since the last call. Raises LakeError."""
+    call reads only the changes since the last call. Raises LakeError, and InvalidSettings (see WindowIndex)."""
     # The order of the reads matters. The watermark comes before the table, which then has every heartbeat below it.
     # The kept windows come last, because their note is written before any heartbeat is deleted.
     windowing, lookback = settings.windowing, settings.windows.lookback

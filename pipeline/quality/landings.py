@@ -52,8 +52,8 @@ FEW = 5
 class Counts:
     """The number of heartbeats of one kind, such as late ones, per window key and per stream.
 
-    `rows` is the number of rows searched. `damaged` maps each unreadable file of `heartbeats` to its event hour. No
-    heartbeat of a damaged event hour is counted.
+    `rows` is the number of rows searched. `damaged` maps each unreadable file of `heartbeats` to its event hour. The
+    counts may lack heartbeats of these hours.
     """
 
     rows: int = 0
@@ -91,7 +91,7 @@ version is unknown. It is above every real version, so no heartbeat counts as mi
 
 @dataclass(frozen=True, slots=True, order=True)
 class StaleWindow:
-    """A window whose input has grown since it was computed.
+    """A window whose input has grown, or may have grown, since it was computed.
 
     `missed` is the number of new heartbeats in the window, and `missed_before` the number in its lookback.
     `computed_from` is the version of `heartbeats` from which the window was computed; None if it is unknown.
@@ -118,7 +118,7 @@ class MissedHeartbeats(Counts):
     """The number of missed heartbeats as of one version of `heartbeats` and one version of `heartbeat_diffs`.
 
     A heartbeat is missed if it landed after its window was computed. It counts once, in its own window, until the
-    window is recomputed. After that, it counts in `mended`, a total since the first check of the lake. `left` is how
+    window is recomputed. After that, it counts in `mended`, a total since the check last started over. `left` is how
     much later steps of the check still have to read, in commits, manifests or hours of event time. Until `left` is 0,
     the other figures are incomplete.
     """
@@ -229,8 +229,8 @@ def first_landings(
     out.
 
     `now` is the table at the version of the newest file, or later. `since` contains the consecutive commits that added
-    the files, and may contain later ones. Assumption: if a copy landed later, it is in one of `files`. Only the files
-    of one event hour are in memory at a time. Raises ObjectMissing if a file or an earlier version is gone.
+    the files, and may contain later ones. Assumption: if a copy landed later, it is in one of `files`. Only one event
+    hour's files are in memory at a time. Raises LakeError, and ObjectMissing if a file or an earlier version is gone.
     """
     by_hour = by_partition(files)
     held_by_hour = _held_before(heartbeats, min(file.version for file in files), by_hour, now, since)
@@ -271,8 +271,8 @@ def landings(heartbeats: pa.Table, version: int) -> pa.Table:
 
 
 def earliest(landed: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of LANDINGS into one table with one row per heartbeat: its smallest version, and `missed` if any of
-    its rows is missed."""
+    """Merge tables of LANDINGS into one row per heartbeat. The row has the smallest version of the merged rows. Its
+    `missed` is true if it is true in any of them."""
     rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
     first = rows.aggregate([("version", "min"), ("missed", "max")])
     named = first.rename_columns({"version_min": "version", "missed_max": "missed"})
@@ -292,7 +292,7 @@ def files_by_hour(files: pa.Table, hours: Iterable[str]) -> dict[str, list[DataF
 def held_in(heartbeats: LakeTable, files: Sequence[DataFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
     """Return the identities of the heartbeats in `files` that may be copies of `rows`: same streams, and event times in
     the range of `rows`. Only heartbeats that match the filter `only` are returned. A file is read only if it may
-    contain an event time of `rows`. Raises ObjectMissing if a file is gone."""
+    contain an event time of `rows`. Raises the errors of `read_rows`."""
     found = [identities(NO_ROWS)]
     if not rows.num_rows:
         return found[0]
@@ -330,8 +330,8 @@ class TableComparison:
     """Compares the contents of `heartbeats` at one version with `heartbeat_diffs` at one version, step by step.
 
     Results so far:
-    - `lacking`: heartbeats that are missing from their own window, as rows of LANDINGS. Their version is the compared
-      version of `heartbeats`.
+    - `lacking`: heartbeats that are missing from their own computed window, as rows of LANDINGS. Their version is the
+      compared version of `heartbeats`.
     - `unknown`: windows that may lack heartbeats of their lookback, the time before their start.
     - `damaged`: unreadable files of `heartbeats`, with their event hours. These hours are not compared.
 
@@ -415,7 +415,7 @@ class Late(Counts):
 
 
 LATE_WITHIN = timedelta(days=1)
-"""Late heartbeats are counted up to this long before the watermark, extended to a whole hour of event time."""
+"""Late heartbeats are counted from this long before the watermark, rounded down to a whole hour of event time."""
 
 NOTHING = identities(NO_ROWS)
 
@@ -423,7 +423,7 @@ NOTHING = identities(NO_ROWS)
 @dataclass(frozen=True, slots=True)
 class _Hour:
     """The late rows of an event hour, and the copies of these heartbeats that landed in time. Both tables have the
-    columns of IDENTITY. `files` are the paths of the files that were read."""
+    columns of IDENTITY. `files` are the paths of the hour's files that are counted."""
 
     files: frozenset[str]
     late: pa.Table
@@ -508,7 +508,7 @@ def _compact(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def late_since(watermark: datetime | None, now: datetime) -> datetime:
-    """Return the event time from which late heartbeats are counted: the start of the hour LATE_WITHIN before the
-    watermark, because whole hours are counted. Without a watermark, it is LATE_WITHIN before `now`."""
+    """Return the event time from which late heartbeats are counted: LATE_WITHIN before the watermark (without one,
+    before `now`), rounded down to the hour, because whole hours are counted."""
     since = (now if watermark is None else watermark) - LATE_WITHIN
     return since.replace(minute=0, second=0, microsecond=0)

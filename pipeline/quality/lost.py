@@ -45,7 +45,7 @@ WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86
 
 AUDITED_AT_ONCE, AUDITED_ROWS = (SECONDS_A_DAY, SECONDS_AN_HOUR, 10 * SECONDS_A_MINUTE), 500_000
 """Possible lengths, in seconds, of the ranges of publish time in which landed messages are counted. To bound memory, a
-range is divided if the files with such publish times have more than AUDITED_ROWS rows. The last length is not
+range is divided if the files with publish times in it have more than AUDITED_ROWS rows. The last length is not
 divided."""
 
 LANDINGS = ("message_id", "landed_at")
@@ -55,12 +55,12 @@ Tables = tuple[Heartbeats, Quarantine]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range of publish times, `[published_from, published_before)`, with counts of the messages published in it.
+    """A range of publish times, `[published_from, published_before)`, with counts of the messages published in it. Only
+    publish seconds that may have outstanding messages count.
 
     `tracked` is the number of messages that tracking counted, including redeliveries. `landed` is the number of
     distinct messages that landed, and `outstanding_at_most` the difference. `oldest_event_time` is the smallest event
-    time that tracking counted; None without event times. In a message with several heartbeats, each heartbeat counts as
-    a message.
+    time that tracking counted; None without event times. Each heartbeat of a message counts as a message.
     """
 
     published_from: datetime
@@ -303,7 +303,7 @@ def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
 
 def _complete(record: DecisionRecord) -> tuple[int, int]:
     """Return the first publish second for which tracking counts as complete in a decision, and the second after the
-    last one."""
+    last one; 0 and 0 if none is known."""
     complete_from, tracking = record.decision.complete_from, record.decision.tracking
     if complete_from is None or tracking is None:
         return 0, 0

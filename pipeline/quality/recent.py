@@ -22,7 +22,7 @@ def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime
     """Count the rows published in `[since, before)`, and for each stream those that lag more than `max_lag`, the most
     affected streams first.
 
-    The watermark may have waited for those that lag up to two seconds more than `max_lag`, because the cells of its
+    The watermark may have waited for rows that lag up to two seconds more than `max_lag`, because the cells of its
     histogram are a second wide. All rows of the time range are in memory. Raises LakeError.
     """
     damaged = dict[str, str]()
@@ -51,7 +51,7 @@ def read_null_fields(heartbeats: LakeTable, names: Collection[str], since: datet
     in all of them. Each of these fields comes with the time since which it has been null.
 
     Reads only file statistics, so either all rows of a file count or none. A field without statistics, such as one of
-    the last columns of a wide table, is not reported. Raises LakeError.
+    the last columns of a wide table, is not reported. If `names` is empty, the number is 0. Raises LakeError.
     """
     if not names:
         return 0, []
@@ -83,15 +83,15 @@ def read_reasons(lake: Lake, selection: Rejected = EVERY) -> Reasons:
 
 
 def _handled(lake: Lake, selection: Rejected) -> tuple[pa.Array, Mapping[str, pa.Table]]:
-    """Return, for the days of a filter, the ids of the requeued messages, and the changed reasons by day."""
+    """Return the ids of the requeued messages and the changed reasons by day, from the filter's first day on."""
     requeued, since = lake.requeued(), first_day(selection.since)
     return requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
 
 
 def newest_waiting(lake: Lake, selection: Rejected, limit: int) -> Sequence[dict[str, Any]]:
-    """Return the rows of the `limit` messages that were rejected last, newest first, among those that wait in
-    quarantine and match the filter `selection`. A row has the columns of `quarantine` except the partition column, with
-    the latest reason and detail. Raises LakeError."""
+    """Return at most `limit` rows of messages that wait in quarantine and match the filter `selection`, the last
+    rejected first. A row has the columns of `quarantine` except the partition column, with the latest reason and
+    detail. Raises LakeError."""
     quarantine, (gone, rejudged) = lake.quarantine(), _handled(lake, selection)
     columns = [name for name in quarantine.schema.names if name != quarantine.partition_column]
     order = [(name, "descending") for name in ("landed_at", "publish_time", "message_id")]

@@ -35,7 +35,7 @@ class WindowSilence:
 
     @property
     def stopped_share(self) -> float:
-        """The fraction of the streams in the lookback that stopped."""
+        """The fraction of the streams in the lookback that stopped; 0 if the lookback has none."""
         before = self.streams - self.started + self.stopped
         return self.stopped / before if before else 0.0
 

@@ -60,7 +60,7 @@ class StalenessCheckpoint:
     up to `diffs_version`.
 
     `tables`: Delta's ids of the two tables.
-    `unread`: the heartbeats that a computed window has not read, as rows of LANDINGS.
+    `unread`: the heartbeats that at least one computed window has not read, as rows of LANDINGS.
     `unknown`: the computed windows whose input version is unknown.
     `mended`: the total of missed heartbeats that have since been read, because their windows were recomputed.
     `damaged`: unreadable files of `heartbeats`, with their event hours.
@@ -82,7 +82,7 @@ AS_JSON = TypeAdapter(StalenessCheckpoint)
 
 def _newest_checkpoint(notes: Notes[pa.Table]) -> StalenessCheckpoint | None:
     """Return the newest checkpoint in the lake. If there is none, or it is damaged, return None: the check then starts
-    over, with the same result. Raises NewerFormat and LakeUnreachable."""
+    over, with the same result except `mended`. Raises NewerFormat and LakeUnreachable."""
     try:
         for key in reversed(notes.listed()):
             if (rows := notes.find(key)) is not None:
@@ -130,7 +130,7 @@ class Staleness:
     """
 
     def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
-        """Prepare a check that continues from the checkpoint in the lake. Raises LakeUnreachable."""
+        """Prepare a check that continues from the checkpoint in the lake. Raises NewerFormat and LakeUnreachable."""
         self.heartbeats = lake.heartbeats()
         """The open table `heartbeats`, which other checks may share."""
         self._diffs = lake.diffs()
@@ -158,8 +158,8 @@ class Staleness:
         self._stored = checkpoint
 
     def check(self, goes_on: Callable[[], bool] = lambda: True) -> MissedHeartbeats:
-        """Find the missed heartbeats and stale windows, in as many steps as needed. `goes_on` is called after each
-        step. If it returns false, the check stops early, and `left` is above 0. Raises LakeError."""
+        """Find the missed heartbeats and stale windows, in as many steps as needed. `goes_on` is called between two
+        steps. If it returns false, the check stops early, and `left` is above 0. Raises LakeError."""
         missed = self.step()
         while missed.left and goes_on():
             missed = self.step()
@@ -197,8 +197,8 @@ class Staleness:
             return self.step()  # a file of the compared versions was replaced and removed meanwhile
 
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
-        """Return the last checkpoint. Return an empty one instead if the last one belongs to other tables, is ahead of
-        the tables, or names as damaged a file that has since been restored or removed."""
+        """Return the last checkpoint. Return an empty one instead if there is none, or if the last one belongs to other
+        tables, is ahead of the tables, or names as damaged a file that has since been restored or removed."""
         last = self.checkpoint or StalenessCheckpoint(("", ""))
         if last.damaged and last.damaged.keys() - self._still_damaged(heartbeats, last.damaged):
             last = StalenessCheckpoint(("", ""))  # a file was restored or removed: its hour can be checked now
@@ -217,8 +217,8 @@ class Staleness:
         return found
 
     def _follow(self, before: StalenessCheckpoint, heartbeats: DeltaTable, diffs: DeltaTable) -> MissedHeartbeats:
-        """Run one step of a check that reads the log of `heartbeats`. Raises ObjectMissing if a commit or a file is
-        gone."""
+        """Run one step of a check that reads the log of `heartbeats`. Raises LakeError, and ObjectMissing if a commit
+        or a file is gone."""
         earlier, runs = self._runs_before(before), self._runs_of(diffs)
         changed = {key: run for key, run in runs.items() if earlier.get(key) != run}
         versions, unknown, left = self._versions(changed)
@@ -266,7 +266,7 @@ class Staleness:
     def _unread_files(self, files: list[DataFile], read: Mapping[str, int], end: datetime) -> list[DataFile]:
         """Return the files that may contain heartbeats which a window has not read, and later files of the same event
         hours, which may contain copies of these heartbeats. `read` maps each window to the version up to which its
-        input is checked."""
+        input is checked. Files without event times before `end` are left out."""
         chosen = [
             file
             for file in files
@@ -292,7 +292,7 @@ class Staleness:
         return self._judged(checkpoint, versions, newest)
 
     def _judged(self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], newest: int) -> MissedHeartbeats:
-        """Store the checkpoint, and return the missed heartbeats in it. `newest` is the newest version of
+        """Make `checkpoint` the last one, and return the missed heartbeats in it. `newest` is the newest version of
         `heartbeats`."""
         known, there = self._version_of_run, {*self._runs[1].values()}
         self._version_of_run = {run: known[run] for run in known.keys() & there}  # the others were replaced
@@ -335,8 +335,8 @@ class Staleness:
         return self._runs[1]
 
     def _versions(self, runs: Mapping[str, str]) -> tuple[dict[str, int], set[str], int]:
-        """Look up from which version of `heartbeats` each window was computed, in the manifests of the runs. `runs`
-        maps windows to their runs.
+        """Look up in the runs' manifests from which version of `heartbeats` each window was computed. `runs` maps
+        windows to their runs.
 
         Returns the version of each window, the windows whose version is unknown, and the number of manifests still to
         be read. If this number is above 0, the versions and the windows are empty.
@@ -349,8 +349,8 @@ class Staleness:
         return known, runs.keys() - known.keys(), 0
 
     def _input_version(self, run: str) -> int | None:
-        """Return the version of `heartbeats` that a run read. None if this version is unknown, or if the table never
-        reached it because the table was restored from an older copy."""
+        """Return the version of `heartbeats` that a run read. None if the version is unknown, or if the table lacks it
+        because the table was restored from an older copy."""
         version, heartbeats = self._diffs.input_version(run), self.heartbeats.current(as_open=True)
         if version is None or heartbeats is None or version <= heartbeats.version():
             return version
