@@ -39,7 +39,7 @@ class DiffPlan:
 
 
 def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> pl.DataFrame:
-    """Return one diff per heartbeat with an event time in `[start, end)`, sorted by stream and event time.
+    """Return one diff per distinct heartbeat with an event time in `[start, end)`, sorted by stream and event time.
 
     `heartbeats` contains the columns of `columns_read`, and all heartbeats of its streams in `[start - lookback, end)`.
     `[start, end)` must consist of whole windows. In the result, `stream_id` is a Polars Enum.
@@ -50,9 +50,9 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
 
 
 def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
-    """Sort by stream, event time, id, publish time, message id, and then the other columns. Nulls come last: if a
-    message landed before and after a field was added, its row with the field comes first. In the result, `stream_id` is
-    a Polars Enum.
+    """Sort by stream, event time, id, publish time, message id, and then the other columns except `late`. Nulls come
+    last: if a message landed before and after a field was added, its row with the field comes first. In the result,
+    `stream_id` is a Polars Enum.
 
     For speed, rows are sorted by one number that combines stream and event time. The other columns are compared only
     between rows with equal numbers.

@@ -53,7 +53,7 @@ class WindowBatch(ABC):
     @property
     @abstractmethod
     def lookback(self) -> timedelta:
-        """The time before a window's start from which the window also reads heartbeats."""
+        """The length of the range before a window's start in which the window also reads heartbeats."""
 
     @abstractmethod
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
@@ -82,7 +82,7 @@ class MicroBatch(WindowBatch):
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
         """Compute the windows in time slices, one Spark task per slice, without a shuffle. Each task returns the files
-        that it wrote. A slice never spans a gap between windows. Raises ExecutorsUnable."""
+        that it wrote. A slice never spans a gap between windows. Raises ExecutorsUnable and CorruptObject."""
         stretches = runs_of_neighbours(windows)
         cores = cores_of(self.spark) if len(windows) > 1 and len(stretches) == 1 else 1
         slices = [one for stretch in stretches for one in cut(stretch, files, self.lookback, cores)]
@@ -150,8 +150,8 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
 
 
 def _attempt(batch: WindowBatch, windows: Sequence[Window], *, as_open: bool = False) -> ReplacedWindows:
-    """Compute windows, and replace those that no other run replaces meanwhile. With `as_open`, "meanwhile" begins when
-    the batch's tables were opened, which saves requests."""
+    """Compute windows, and replace those that no other run replaces meanwhile. With `as_open`, open tables are not
+    updated first, to save requests: "meanwhile" then begins at their last update."""
     keys = [window.key for window in windows]
     # Take the fences before listing the input; otherwise an older computation could replace a newer one. Each may open
     # its table, which takes several requests in a bucket.
@@ -185,7 +185,7 @@ def _attempt(batch: WindowBatch, windows: Sequence[Window], *, as_open: bool = F
 
 
 def _of_older_input(tables: Sequence[WindowedTable], done: ReplacedWindows, windows: Sequence[Window]) -> list[Window]:
-    """Return the windows that another run replaced in a table, although this run read newer input."""
+    """Return the windows that another run replaced, in at least one table, from older input than this run's."""
     found = (table.versions(keys) for table, keys in zip(tables, done.superseded, strict=True) if keys)
     older = {key for versions in found for key, version in versions.items() if version < done.heartbeats_version}
     return [window for window in windows if window.key in older]

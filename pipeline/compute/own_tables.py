@@ -58,8 +58,8 @@ FIX_FUNCTION = "Fix the table's function, and restart Dagster's code server"
 class OwnBatch(WindowBatch):
     """The input for computing windows of a custom table.
 
-    `digests` contains a digest of each window's input, by the window's key. The caller must read these digests before
-    it lists the heartbeats. If `heartbeat_diffs` is recomputed in between, the recorded digest is outdated, and the
+    `digests` contains a digest of each window's input, by the window's key. The digests must be read before the
+    heartbeats are listed. If `heartbeat_diffs` is recomputed in between, the recorded digest is outdated, and the
     window is therefore computed again later.
     """
 
@@ -79,8 +79,8 @@ class OwnBatch(WindowBatch):
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
         """Compute the rows in one Spark job per range of contiguous windows, and write them.
 
-        Raises ExecutorsUnable and ToolMissing, CorruptObject if a file of heartbeats is damaged, and TableFailed if the
-        table's definition fails or returns rows that the lake cannot store.
+        Raises ExecutorsUnable, ToolMissing, CorruptObject if a file of heartbeats is damaged, TableFailed if the
+        table's definition fails or returns rows that the lake cannot store, and the errors of `OwnTable.prepare`.
         """
         definition, (table,), schema = self.definition, self.tables, pa.schema([])
         with explaining_missing_connector():
@@ -125,7 +125,7 @@ class OwnBatch(WindowBatch):
 
     def _copies(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> DataFrame | None:
         """Find the copies among the heartbeats that these contiguous windows read. Return None if there are no copies.
-        Many copies are written to a file in the run's folder, which no table lists. Raises ExecutorsUnable.
+        More than COPIES_SENT are written to a file in the run's folder, which no table lists. Raises ExecutorsUnable.
 
         Each returned row identifies a heartbeat by file and row number in the table `heartbeats`. If `_is_dropped` is
         true, drop the heartbeat. If it is false, keep the heartbeat and set its `late` to false, because a copy of it
@@ -218,7 +218,7 @@ def checked_schema(definition: TableDefinition, rows: object, earlier: pa.Schema
 
 @contextmanager
 def _failing(definition: TableDefinition) -> Iterator[None]:
-    """Within this block, turn any error in the table's definition into TableFailed."""
+    """Turn errors of the table's definition into TableFailed, but not tidemark's own errors or lost connections."""
     try:
         yield
     except (TidemarkError, ConnectionError):

@@ -73,7 +73,7 @@ it is kept, and its `late` becomes false, because a copy of it landed in time.""
 @dataclass(frozen=True, slots=True)
 class Slice:
     """Contiguous windows, and the files that may contain their heartbeats. `since` is the start of the first window's
-    lookback. If `parts` is more than 1, the slice covers only the streams of part number `part`."""
+    lookback. If `parts` is more than 1, the slice covers only the streams of part number `part`, from 0."""
 
     windows: Sequence[Window]
     since: datetime
@@ -182,8 +182,8 @@ def _as_contracted(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
 def scan(
     one: Slice, fields: Mapping[str, FieldKind], storage_options: Mapping[str, str], row: str | None = None
 ) -> pl.LazyFrame:
-    """Read the heartbeats of the slice and of its lookback from the slice's files. A field that a file lacks is null.
-    `row` names an additional column for the row number within the file."""
+    """Return a lazy frame of the heartbeats of the slice and of its lookback, read from the slice's files. A field that
+    a file lacks is null. `row` names an additional column for the row number within the file."""
     schema = pl.DataFrame(columns_read(fields).empty_table()).schema
     if not one.paths:
         return pl.LazyFrame(schema=schema)

@@ -125,9 +125,9 @@ def windowed(
     """Decorate a function that defines a custom table over closed windows. The table's name is `name` or, by
     default, the function's name.
 
-    The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats`
-    contains the columns of the table `heartbeats`, without copies. Three more columns describe the window that reads
-    the row: `window`, `window_start` and `window_end`. With a `lookback`, a heartbeat has a row for each window that
+    The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has
+    the columns of the table `heartbeats` except `event_hour`, without copies. Three more columns describe the reading
+    window: `window`, `window_start` and `window_end`. With a `lookback`, a heartbeat has a row for each window that
     reads it. If `event_time >= window_start`, the heartbeat is in the window itself, otherwise in its lookback.
 
     A returned row may depend only on input rows with the same `window`, never on the current time or on another table.
@@ -259,8 +259,8 @@ def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
     except ValueError as error:
         fields = [str(error)]
     if others := [field for field in fields if not field.startswith(HEARTBEATS)]:
-        said = f"double each brace in {table.file} that does not belong to {{{HEARTBEATS}}}"
-        raise InvalidSettings(f"tables.{name}: {said}; the first is at {others[0]!r}")
+        said = f"{table.file} has a brace that does not belong to {{{HEARTBEATS}}}, at {others[0]!r}"
+        raise InvalidSettings(f"tables.{name}: {said}; double each brace of this kind")
 
     def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
         length, lookback = windows.length.total_seconds(), windows.lookback.total_seconds()

@@ -28,12 +28,12 @@ from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, m
 PARTITION = "noticed_on"
 
 FILE_BYTES = 16 << 20
-"""Maximum size in bytes of the rows of a file, in memory."""
+"""Maximum size of a file's rows in memory, in bytes. A table of rows that exceeds it gets its own file."""
 
 
 class Change(StrEnum):
     """The kind of a row's change when its window was recomputed. UNKNOWN means that the changes of a window, or of
-    several versions of a table, cannot be determined because files are gone."""
+    several versions of a table, cannot be determined because files are gone or damaged."""
 
     ADDED = "added"
     REMOVED = "removed"

@@ -33,7 +33,7 @@ Processed = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a Delta table. `at` is its time, and `metadata` has tidemark's entries in its metadata.
+    """A commit of a Delta table. `at` is its time, and `metadata` has the entries that tidemark wrote to the commit.
 
     `added` and `removed` are the files whose rows the commit added and removed, as the commit lists them. They do not
     include the files of a compaction, which only moves rows. `removed` maps each path to its partition, or to None if

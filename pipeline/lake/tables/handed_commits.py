@@ -1,9 +1,9 @@
 """Lets runs use the commits that another process on the same machine has read, instead of reading them again. For a
 lake in a bucket, this saves a request per commit.
 
-The commits of a table are in one file in the temporary folder. Nothing depends on the file: if it is missing or
-damaged, a run reads the log. Its content may be old, so a run checks it against the log (see TableLog). Only runs that
-compute windows use it: commands and checks read the log, to see damage there.
+The commits of a table are in one hand-over file in the temporary folder. Nothing depends on the file: if it is missing
+or damaged, a run reads the log. Its content may be old, so a run checks it against the log (see TableLog). Only runs
+that compute windows use it: commands and checks read the log, to see damage there.
 """
 
 import json
@@ -24,8 +24,8 @@ ACCEPTED = Event()
 
 
 def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
-    """Write the last COMMITS of a table's consecutive `commits` to the table's file, unless they exceed BYTES. `first`
-    is the version of the first of `commits`. Best effort."""
+    """Write the last COMMITS of `commits` to the table's hand-over file, unless they exceed BYTES. `commits` are
+    consecutive, and `first` is the version of the first one. Errors are ignored."""
     last = commits[-COMMITS:]
     with suppress(OSError, UnicodeDecodeError):
         body = json.dumps([first + len(commits) - len(last), [commit.decode() for commit in last]]).encode()
@@ -36,8 +36,8 @@ def hand_on(uri: str, first: int, commits: list[bytes]) -> None:
 
 
 def handed(uri: str) -> tuple[int, list[bytes]] | None:
-    """Return the version of the first commit in the table's file, and all commits in it. Return None if ACCEPTED is not
-    set, or if the file is missing or damaged."""
+    """Return the version of the first commit in the table's hand-over file, and all commits in it. Return None if
+    ACCEPTED is not set, or if the file is missing or damaged."""
     with suppress(OSError, ValueError, TypeError, AttributeError):  # another version may have written it
         content = _file(uri).read_bytes() if ACCEPTED.is_set() else b""
         if content and sha256(content[32:]).digest() == content[:32]:
@@ -47,13 +47,13 @@ def handed(uri: str) -> tuple[int, list[bytes]] | None:
 
 
 def withdraw(uri: str) -> None:
-    """Delete the table's file. Best effort."""
+    """Delete the table's hand-over file. Errors are ignored."""
     with suppress(OSError):
         _file(uri).unlink(missing_ok=True)
 
 
 def _file(uri: str) -> Path:
-    """Return the file of a table. Raises PermissionError if the folder is not private to this user."""
+    """Return a table's hand-over file. Raises PermissionError if the folder is not private to this user."""
     folder = Path(tempfile.gettempdir()) / f"tidemark-commits-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

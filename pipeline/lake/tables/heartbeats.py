@@ -110,8 +110,8 @@ class HeartbeatFiles:
         """Estimate, for each of `moments`, how many rows have an earlier event time. `moments` must be in ascending
         order.
 
-        The rows of a file are assumed to be spread evenly over the file's range of event times. The range of a file
-        without statistics is assumed to be that from the first to the last moment.
+        The rows of a file are assumed to be spread evenly over the file's range of event times. A file without
+        statistics is assumed to span the range from the first to the last moment.
         """
         first, last = moments[0], moments[-1]
         at = np.array([to_us(moment) for moment in moments], dtype=np.int64)

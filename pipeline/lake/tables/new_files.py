@@ -34,9 +34,8 @@ FILES_AT_ONCE, ON_DISK_AT_ONCE = 16, 2
 ON_DISK_AT_ONCE is the same for a disk, where more threads would only wait for the interpreter's lock."""
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
-"""Types of the columns whose minimum and maximum are written to a file's statistics. Each column of these types needs
-both: if one were missing, Arrow would compare with null, and wrongly skip the file. Columns of other types have
-neither."""
+"""Types of the columns whose minimum and maximum are written to a file's statistics. A column needs both or neither:
+with only one, Arrow would compare with null, and wrongly skip the file. Columns of other types have neither."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
 """Strings in a file's statistics are cut to LONGEST_BOUND characters, because every reader of the table loads all
@@ -48,7 +47,8 @@ class NewFile:
     """A durable file in a table's folder that no transaction has added yet. `rows` is its number of rows, and `size`
     its size in bytes.
 
-    `stats` has Delta's statistics of the file, except `rows`. `written_us` is its write time in microseconds.
+    `stats` has Delta's statistics of the file, except the number of rows. `written_us` is its write time in
+    microseconds.
     """
 
     path: str
@@ -118,9 +118,9 @@ class NewFiles:
         """Add files to the table in one transaction. `metadata` is the transaction's metadata. Creates the table, and
         columns that the table lacks. When the call returns, the transaction is durable, and readers see all rows.
 
-        Raises LakeFull, LakeUnwritable, LakeUnreachable and TableConflict. After an error, readers see none of the rows
-        or, if only the response to the transaction was lost or the sync after it failed, all of them. The messages are
-        redelivered in both cases and land again, and the computation of windows drops the copies.
+        Raises InvalidSettings, and LakeErrors such as LakeFull and TableConflict. After an error, readers see none of
+        the rows or, if only the response to the transaction was lost or the sync after it failed, all of them. The
+        messages are redelivered in both cases and land again, and the computation of windows drops the copies.
         """
         if not files:
             return
@@ -146,8 +146,8 @@ def refuse_old(table: LakeTable, since_us: int, now_us: int) -> None:
 
 
 def _stats(rows: pa.Table) -> dict[str, dict[str, Any]]:
-    """Return Delta's statistics of the rows: the minimum and the maximum of each column of the BOUNDED types, and the
-    number of nulls of each column with nulls. Long strings are cut."""
+    """Return Delta's statistics of the rows: the number of nulls of each column with nulls, and both bounds of each
+    column of the BOUNDED types, unless a bound is null or not finite. Long strings are cut."""
     least, greatest = dict[str, Any](), dict[str, Any]()
     for column in rows.schema:
         if column.type in BOUNDED:

@@ -310,13 +310,12 @@ class RejectedPayload:
 def rejected_payloads(
     quarantine: Quarantine, contract: MessageContract, since: datetime, before: datetime, requeued: pa.Array = NO_IDS
 ) -> list[RejectedPayload]:
-    """Return the messages that were rejected because of their payload and still wait in quarantine, if they were
-    published in `[since, before)`. Such messages hold back the watermark, because their stream and event time are
-    readable.
+    """Return the messages published in `[since, before)` that were rejected because of their payload and still wait in
+    quarantine. Such messages hold back the watermark, because their stream and event time are readable.
 
-    Each message is returned once. Messages whose id is in `requeued` are left out. If there are more rows than
-    MOST_PAYLOADS, only those with the earliest publish times are judged. If the contract reads the stream or the event
-    time from the payload, the list is empty. Raises LakeError.
+    Each message is returned once. Messages whose id is in `requeued`, or whose attributes the contract now rejects, are
+    left out. If there are more rows than MOST_PAYLOADS, only those with the earliest publish times are judged. If the
+    contract reads the stream or the event time from the payload, the list is empty. Raises LakeError.
     """
     if contract.needs_payload:
         return []

@@ -93,7 +93,7 @@ class Streams:
 
     def save(self) -> KnownStreams:
         """Save all streams of `heartbeat_diffs` in the `streams` table, and return them. An open `heartbeat_diffs` is
-        updated only if necessary. Raises LakeError, and TableConflict if other processes always saved first."""
+        updated only if necessary. Raises LakeError, and TableConflict if another process always saved first."""
         for attempt in range(self.table.attempts):
             table = self.current()
             seen = 0 if table is None else table.version()

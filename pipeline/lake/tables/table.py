@@ -291,9 +291,9 @@ class LakeTable:
     def published_in(
         self, start: datetime, end: datetime, at: DeltaTable | None = None
     ) -> tuple[pc.Expression, list[str]]:
-        """Return the filter of the rows published in `[start, end)`, and the partitions that may have such rows
-        according to the files' statistics, in the newest version or in the open table `at`. If the caller did not
-        restrict the partitions, Arrow would open all files, which takes seconds for a year of rows."""
+        """Return a filter for the rows published in `[start, end)`, and the partitions that may have such rows, by the
+        statistics of the files in the newest version or in the open table `at`. Restrict reads to these partitions:
+        otherwise Arrow opens all files, which takes seconds for a year of rows."""
         files, published = published_files(self.listed(at), start, end), pc.field("publish_time")
         partitions = pc.unique(files[f"partition.{self.partition_column}"]).to_pylist()
         return (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT)), partitions
@@ -320,8 +320,8 @@ class LakeTable:
 
     def listed(self, at: DeltaTable | None = None) -> pa.Table:
         """Return one row per file of the newest version, or of the open table `at`, with the file's partition and
-        statistics. The columns `oldest` and `newest` are the bounds of the file's event times, as in DataFile. If
-        the table does not exist, there are no rows."""
+        statistics. The columns `oldest` and `newest` are the bounds of the file's event times, as in DataFile. Returns
+        no rows if the table does not exist."""
         table = at or self.current()
         if table is None:
             columns = {**FILE_COLUMNS, f"partition.{self.partition_column}": pa.string()}
@@ -374,8 +374,8 @@ class LakeTable:
         rows_of: Callable[[str], Iterable[pa.Table]],
         in_order: Callable[[pa.Table], pa.Table],
     ) -> list[dict[str, Any]]:
-        """Return the `limit` newest rows that may have landed since a moment. `rows_of` returns the rows of a day in
-        parts, and `in_order` sorts rows, the newest first. Stops reading earlier days once it has `limit` rows."""
+        """Return at most `limit` rows, the newest that may have landed since a moment. `rows_of` returns a day's rows
+        in parts, and `in_order` sorts rows, the newest first. Stops reading earlier days once it has `limit` rows."""
         found: list[dict[str, Any]] = []
         for day in reversed(self.days(since)):
             newest: pa.Table | None = None
@@ -399,8 +399,8 @@ class LakeTable:
         mode: Literal["append", "overwrite"] = "append",
     ) -> None:
         """Add files to the table and remove files from it, in one durable transaction, and update the open `table`. The
-        mode `overwrite` also removes all earlier files. Raises TableConflict, and LakeError, which may mean that only
-        the sync after the commit failed."""
+        mode `overwrite` also removes all earlier files. Raises TableConflict and LakeError. A LakeError may mean that
+        only the sync after the commit failed."""
         by = [self.partition_column] if self.partition_column else []
         with table_errors(self.uri), self.log.committing(table) as hooks:
             table.create_write_transaction(
@@ -414,8 +414,8 @@ class LakeTable:
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
         """Add the columns of `schema` that the table lacks, and return the table. Part of an existing column, such as a
-        field of a struct, becomes nullable if it is nullable in `schema`. Creates the table if it does not exist. If
-        the table has an older format or lacks a property, sets the current format and the properties. With `as_open`, a
+        field of a struct, becomes nullable if it is nullable in `schema`. Creates the table if it does not exist. Sets
+        the current format and the properties if the table has an older format or lacks a property. With `as_open`, a
         table that is already open and still valid is not updated to its newest version first. Raises TableConflict,
         NewerFormat, LakeError, and InvalidSettings (see `check`)."""
         claim(self._lake)
@@ -483,7 +483,7 @@ class LakeTable:
 
 
 def kept_for(keep: timedelta) -> dict[str, str]:
-    """Return the table properties that make a table's log keep commits for the time `keep`, in whole hours."""
+    """Return the table properties by which a log keeps commits and tombstones for the time `keep`, in whole hours."""
     names = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
     return dict.fromkeys(names, f"interval {keep // timedelta(hours=1)} hours")
 

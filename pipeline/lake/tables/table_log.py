@@ -98,7 +98,7 @@ class TableLog:
 
     @cached_property
     def _place(self) -> Path:
-        """The folder of the copies. It is determined only for copies, because `gettempdir` fails on a full disk."""
+        """The folder of the copies, chosen only when needed, because `gettempdir` fails on a full disk."""
         try:
             return Path(tempfile.gettempdir()) / f"tidemark-log-{uuid.uuid4().hex}"
         except OSError as error:

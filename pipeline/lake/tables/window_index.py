@@ -168,8 +168,8 @@ class KeptWindows:
         self._notes.keep_newest(2)  # a listing may miss a note that is deleted meanwhile
 
     def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
-        """Raise WindowExpired if one of these windows needs heartbeats that have been deleted. `further` is the
-        computation's lookback minus that of `heartbeat_diffs`."""
+        """Raise WindowExpired if one of these windows needs heartbeats that have been deleted. `further` is the time by
+        which the computation's lookback exceeds that of `heartbeat_diffs`."""
         if (since := self.since()) is None:
             return
         if expired := [window for window in windows if window.start < since + further]:

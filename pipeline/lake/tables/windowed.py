@@ -2,8 +2,8 @@
 
 A run writes Parquet files to its own folder, then writes a manifest, and then commits. The commit is one transaction
 that removes the old files of the run's windows and adds the new ones. The *fence* of a run protects against other runs:
-it is the set of files that each window had before the run listed its input. If a window has other files when the run
-commits, another run has replaced the window in between."""
+it is the set of files that each window had before the run listed its input. If a window has different files when the
+run commits, another run has replaced the window in between."""
 
 import hashlib
 import random
@@ -42,9 +42,9 @@ LENGTH = "tidemark.window_length"
 """The table property for the length of the table's windows. Early versions of tidemark did not set it."""
 
 EVIDENT = 8
-"""Minimum number of computed windows from which a greater length than expected is derived, if the table lacks the
-property LENGTH. The derived length is the smallest distance between the starts of two windows. It is too great
-if no two windows are adjacent, as may happen with only a few windows if the topic was silent in between."""
+"""Minimum number of computed windows at which a derived window length above the expected one counts. The length is
+derived if the table lacks the property LENGTH: it is the smallest distance between the starts of two windows. With only
+a few windows, it may be too great, because no two of them are adjacent."""
 
 MANIFESTS_KEPT = 2_000
 """Maximum number of manifests that an open table caches: a week of runs over windows of five minutes."""
@@ -326,7 +326,7 @@ FOLDER = "tables"
 
 PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
 """The parts of the path of a custom table's file, within the table. If another tool rewrites a file, the new path has
-other parts, and the window is recomputed."""
+another number of parts, and the window is recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +394,8 @@ class OwnTable(WindowedTable):
 
     def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
         """Set the columns and the folder of the next run. `schema` is a result of `stored_schema`, `version` is the
-        version of the table's definition, and `inputs` contains the digest of each window's input. Raises LakeError if
-        the table already has one of the columns with another type."""
+        version of the table's definition, and `inputs` contains the digest of each window's input. Raises
+        InvalidSettings (see `hold_to`), and LakeError if the table already has one of the columns with another type."""
         self._refuse_other(self.table.current(), schema)
         self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 
