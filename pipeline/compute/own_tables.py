@@ -77,7 +77,7 @@ class OwnBatch(WindowBatch):
         return {"table": self.definition.name, "version": self.definition.version, "inputs": self._of(windows)}
 
     def write(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
-        """Compute the rows in one Spark job per range of contiguous windows, and write them.
+        """Call the table's definition once per range of contiguous windows, and write the rows that it returns.
 
         Raises ExecutorsUnable, ToolMissing, CorruptObject if a file of heartbeats is damaged, TableFailed if the
         table's definition fails or returns rows that the lake cannot store, and the errors of `OwnTable.prepare`.
@@ -127,9 +127,9 @@ class OwnBatch(WindowBatch):
         """Find the copies among the heartbeats that these contiguous windows read. Return None if there are no copies.
         More than COPIES_SENT are written to a file in the run's folder, which no table lists. Raises ExecutorsUnable.
 
-        Each returned row identifies a heartbeat by file and row number in the table `heartbeats`. If `_is_dropped` is
-        true, drop the heartbeat. If it is false, keep the heartbeat and set its `late` to false, because a copy of it
-        landed in time.
+        Each returned row identifies a row of the table `heartbeats` by its file and its row number in that file. If
+        `_is_dropped` is true, drop the heartbeat. If it is false, keep the heartbeat and set its `late` to false,
+        because a copy of it landed in time.
         """
         start = windows[0].start
         before = [Window(start - self.lookback, start)] if self.lookback else []
@@ -203,7 +203,7 @@ def checked_schema(definition: TableDefinition, rows: object, earlier: pa.Schema
     elif not isinstance(rows.schema[PARTITION].dataType, T.StringType):
         wrong = f"has a column {PARTITION} that is not text; select the heartbeats' column unchanged"
     elif unreadable:
-        wrong = f"has the type VOID or VARIANT in the column {unreadable[0]}, which readers cannot read: cast it"
+        wrong = f"has the column {unreadable[0]} of the type VOID or VARIANT, which most readers cannot read: cast it"
     if wrong:
         raise TableFailed(f"the table {definition.name} {wrong}")
     schema = stored_schema(arrow_schema(rows.schema))

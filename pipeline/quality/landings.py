@@ -106,7 +106,7 @@ class StaleWindow:
     def why(self) -> str:
         """The reason why the window is stale."""
         if self.computed_from is None:
-            return "it is no longer known from which version of heartbeats it was computed, or what has landed since"
+            return "the version of heartbeats from which it was computed is unknown, and so is what has landed since"
         return (
             f"computed from version {self.computed_from} of heartbeats; since then, {self.missed} landed in the window "
             f"and {self.missed_before} in its lookback"

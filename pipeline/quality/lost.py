@@ -289,7 +289,7 @@ def untracked_sentence(count: int) -> str:
     """Return a sentence that says: tracking never received `count` messages that landed."""
     return (
         f"tracking never received {counted(count, 'message')} that landed, so the watermark may be too high: another "
-        "consumer reads tracking, it was sought forward or recreated, or the tracking log was restored from an old copy"
+        "consumer reads tracking, tracking was sought forward or recreated, or its log was restored from an old copy"
     )
 
 

@@ -119,7 +119,7 @@ class QuarantineShare:
 
 
 def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since: datetime) -> QuarantineShare:
-    """Count the rows that landed at `since` or later, from the file statistics of both tables. At most NEWEST_FILES
+    """Estimate how many rows landed at `since` or later, from the file statistics of both tables. At most NEWEST_FILES
     files of `quarantine` are read, to find the most frequent reason. Raises LakeError."""
     (landed, _), (quarantined, paths) = heartbeats.landed_since(since), quarantine.landed_since(since)
     if not quarantined:

@@ -52,7 +52,7 @@ def message_columns() -> list[Column]:
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """Return the schema of `heartbeats`, which has one row per landed message. `fields` are the compared fields."""
+    """Return the schema of `heartbeats`: one row per landed copy of a heartbeat. `fields` are the compared fields."""
     return described(heartbeat_columns(fields))[0]
 
 

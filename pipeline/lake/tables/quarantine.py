@@ -315,7 +315,7 @@ def rejected_payloads(
 
     Each message is returned once. Messages whose id is in `requeued`, or whose attributes the contract now rejects, are
     left out. If there are more rows than MOST_PAYLOADS, only those with the earliest publish times are judged. If the
-    contract reads the stream or the event time from the payload, the list is empty. Raises LakeError.
+    contract needs payloads to judge messages, the list is empty. Raises LakeError.
     """
     if contract.needs_payload:
         return []

@@ -56,7 +56,7 @@ class KnownStreams:
     rows: pa.Table = field(default_factory=STREAMS.empty_table)
 
     def silent_since(self, moment: datetime) -> pa.Table:
-        """Return the rows of the streams without a heartbeat at `moment` or later, the longest silent stream first."""
+        """Return the rows of the streams without a heartbeat at `moment` or later, the longest silence first."""
         silent = self.rows.filter(pc.less(self.rows["last_event_time"], pa.scalar(moment, MOMENT)))
         return silent.sort_by([("last_event_time", "ascending"), ("stream_id", "ascending")])
 

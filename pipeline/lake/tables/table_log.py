@@ -49,9 +49,8 @@ COMMIT_FILE = re.compile(r"\d{20}\.json")
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 
 BELIEVED_FOR = timedelta(hours=1)
-"""Maximum age of a commit that counts as the newest one merely because the next version is missing. If the commit is
-older, the Delta library lists the log: housekeeping may have deleted the next version while the process read the
-log."""
+"""Maximum age at which a commit counts as the newest one if the next version is missing. For an older commit, the Delta
+library lists the log, because housekeeping may already have deleted the next version."""
 
 NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 """Commit options that turn off the deletion of expired log files. Otherwise each commit would list the table's log to
@@ -203,8 +202,8 @@ class TableLog:
         return table
 
     def is_unchanged(self, table: DeltaTable) -> bool:
-        """Return True if the open table's newest commit is still in the log. If not, the table was deleted or
-        recreated. Raises LakeError."""
+        """Return True if the open table's newest commit is still in the log. If not, it was cleaned up, or the table
+        was deleted or recreated. Raises LakeError."""
         return self._has(table.version(), self.newest)
 
     def is_worn(self, table: DeltaTable) -> bool:

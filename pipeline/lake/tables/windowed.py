@@ -70,7 +70,7 @@ class DiffRun:
     manifest and name. `windows` are the keys of the run's windows, and `heartbeats_version` is the version of
     `heartbeats` that the run read.
 
-    The manifest of a custom table also has the name of the table, the version of its definition, and a digest of each
+    The manifest of a custom table's run also has the table's name, the version of its definition, and a digest of each
     window's input.
     """
 
@@ -90,7 +90,7 @@ MANIFESTS = JsonKind("diff_runs/", "run `tidemark repair`, which recomputes the 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The outcome of a run's commit. `rows` contains the number of rows of each window that the run replaced.
+    """The outcome of a run's commit. `rows` maps each window that the run replaced to its new number of rows.
     `superseded` are the windows that another run replaced instead."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
