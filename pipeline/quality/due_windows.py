@@ -94,7 +94,7 @@ class ComputedWindows:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The state of `heartbeat_diffs` on which custom tables depend.
+    """The state of the table `heartbeat_diffs`, on which custom tables depend.
 
     `closed` contains the numbers of the closed windows, and `waiting` those that are still to be computed.
     `is_expiring` is true if retention has deleted heartbeats.

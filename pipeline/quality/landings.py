@@ -442,8 +442,8 @@ UNREAD = _Hour(frozenset(), NOTHING, NOTHING)
 class LateHeartbeats:
     """Counts the late heartbeats in a lake. Not thread-safe.
 
-    An event hour is read only if the statistics of its files allow late rows. Each call reads only the files added
-    since the last call, and earlier files that may contain copies of late heartbeats.
+    An event hour is read only if the statistics of its files allow late rows. Each call reads only new files, and
+    earlier files that may contain copies of late heartbeats. If files of an hour were replaced, all are read again.
     """
 
     def __init__(self, heartbeats: LakeTable, windowing: Windowing) -> None:

@@ -2,8 +2,8 @@
 they were computed.
 
 A run's manifest says from which version of `heartbeats` its windows were computed. A heartbeat that first landed with a
-later version makes its own window stale, and each computed window whose lookback contains the heartbeat. A check reads
-the log of `heartbeats` in bounded steps, and updates a checkpoint after each step.
+later version makes its own window stale, and also each computed window whose lookback contains it. A check reads the
+log of `heartbeats` in bounded steps, and updates a checkpoint after each step.
 """
 
 import logging
@@ -112,8 +112,8 @@ COMMITS_AT_ONCE = 1000
 tick."""
 
 FILES_AT_ONCE = 200
-"""Number of new files of `heartbeats` opened per step, rounded up to whole commits. In addition, a step opens earlier
-files of the same event hours."""
+"""Maximum number of new files of `heartbeats` opened per step, rounded up to whole commits. In addition, a step opens
+earlier files of the same event hours."""
 
 MANIFESTS_AT_ONCE = 500
 

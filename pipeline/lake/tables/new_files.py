@@ -115,8 +115,8 @@ class NewFiles:
         return NewFile(path, partition, len(rows), len(content), _stats(rows), to_us(self._clock.now()))
 
     def add(self, files: Sequence[NewFile], metadata: Mapping[str, str]) -> None:
-        """Add files to the table in one transaction. `metadata` is the transaction's metadata. Creates the table, and
-        columns that the table lacks. When the call returns, the transaction is durable, and readers see all rows.
+        """Add files to the table in one transaction with this metadata. Creates the table if it does not exist, and
+        columns that it lacks. When the call returns, the transaction is durable, and readers see all rows.
 
         Raises InvalidSettings, and LakeErrors such as LakeFull and TableConflict. After an error, readers see none of
         the rows or, if only the response to the transaction was lost or the sync after it failed, all of them. The

@@ -157,7 +157,7 @@ class LakeTable:
         already open is returned without an update.
 
         If there is no new commit, the call only looks for the next commit, and reads the last known one, which shows
-        whether the table was deleted or recreated. In a bucket, use `in_place` to change it by Delta's own methods.
+        whether the table was deleted or recreated. In a bucket, use `in_place` for changes by Delta's own methods.
         """
         if as_open and (opened := self._table) is not None:
             return opened

@@ -8,7 +8,7 @@ A commit to a bucket has these steps. The process may die after any of them:
 1. The library writes the commit to the copy. No other process sees it.
 2. The commit is uploaded under the next version. If an object has that name, another writer was first: TableConflict
    is raised, and nothing is committed. The upload is one atomic request. If only its response is lost, its retry
-   recognizes the object. From now on, all readers see the commit. Its data files were uploaded before.
+   recognizes the object. From then on, all readers see the commit. Its data files were uploaded before.
 3. After some commits, a checkpoint is uploaded, and then `_last_checkpoint`, which points to it, is replaced. If either
    is missing, readers start from the previous checkpoint and read more commits, until the next checkpoint.
 """
