@@ -68,8 +68,8 @@ class FailedTick:
         return self.reason.partition(":")[0]
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
-        """Return this record merged with the sensor's `earlier` one. The result has the older of the two `since`, and
-        at least `more` failures more than `earlier`. An earlier record with a different `waits` is ignored."""
+        """Return this record merged with the sensor's `earlier` one: with the older `since`, and with this record's
+        `failures` or those of `earlier` plus `more`, whichever is larger. Ignores an `earlier` with another `waits`."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)
@@ -165,7 +165,7 @@ class FailedTicks:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the class name of the error, and the first line of its message without control characters and secrets."""
+    """Return the error's class name and the first line of its message, without secrets and control characters."""
     text = str(error).encode(errors="replace").decode()  # file names may have lone surrogates, which JSON cannot hold
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = printable(": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])]))

@@ -98,8 +98,8 @@ class Lake:
         return Requeued(self.objects())
 
     def accepted_schemas(self, of_settings: Iterable[str] = ()) -> AcceptedSchemas:
-        """Return the schemas of Pub/Sub that messages may have: `of_settings`, and the one that the lake has
-        accepted."""
+        """Return the Pub/Sub schemas that messages may have: `of_settings`, and the one that the lake has accepted, if
+        any."""
         return AcceptedSchemas(self.objects(), of_settings)
 
     def judged_by(self) -> JudgedBy:

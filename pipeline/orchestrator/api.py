@@ -20,8 +20,8 @@ from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.settings_sections import DagsterSettings
 
 HEADERS = "TIDEMARK_DAGSTER_HEADERS"
-"""Environment variable with additional request headers, such as credentials for a login, as one `Name: value` per
-line."""
+"""Environment variable with additional request headers, one `Name: value` per line. Set it if Dagster requires a
+login."""
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 60
 """Timeouts for connecting, and for receiving each part of the response. ANSWER_SECONDS is long because Dagster may have
@@ -99,14 +99,14 @@ class DagsterApi:
             entries = answer["locationStatusesOrError"].get("entries", ())
             names = ", ".join(sorted(one["name"] for one in entries)) or "none"
             raise ServiceFailed(
-                f"the Dagster at {self._ui} has no code location {self._location!r}; it has: {_quoted(names)}. Set "
+                f"Dagster at {self._ui} has no code location {self._location!r}; it has: {_quoted(names)}. Set "
                 "dagster.location to the one with tidemark's jobs"
             )
         location = entry.get("locationOrLoadError", entry)  # it is null while the location loads
         if location is None or "repositories" not in location:
             why = _quoted((location or {}).get("message") or "it is still loading")
             raise ServiceFailed(
-                f"the code location {self._location!r} of the Dagster at {self._ui} is not loaded: {why}. "
+                f"the code location {self._location!r} of Dagster at {self._ui} is not loaded: {why}. "
                 "Start or restart its code server (`tidemark up` starts it), and try again"
             )
         for repository in location["repositories"]:
@@ -115,7 +115,7 @@ class DagsterApi:
                 if is_it and mark in one["tags"]:
                     return repository["name"], one["name"]
         raise ServiceFailed(
-            f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r} for the lake "
+            f"the code location {self._location!r} of Dagster at {self._ui} has no job {job!r} for the lake "
             f"{lake}. Set dagster.location to the location that has this job, and run the command with the settings "
             "file of that location"
         )
@@ -132,7 +132,7 @@ class DagsterApi:
             ) from error
         if errors or not isinstance(answer.get("data"), dict):
             raise ServiceFailed(
-                f"the Dagster at {self._ui} did not answer the query: {_quoted(errors or body)}. If its "
+                f"Dagster at {self._ui} could not answer the query: {_quoted(errors or body)}. If its "
                 "version differs from the one in constraints.txt, install that version and try again"
             )
         return answer["data"]
@@ -160,7 +160,7 @@ class DagsterApi:
             was_connected = isinstance(next(iter(error.args), None), (ProtocolError, ReadTimeoutError))
             if was_connected and "BadStatusLine" not in str(error):  # the answer of a server with another protocol
                 raise ServiceFailed(
-                    f"the Dagster at {self._ui} did not answer: {_quoted(str(error))}. The run may exist: "
+                    f"Dagster at {self._ui} did not answer: {_quoted(str(error))}. The run may exist: "
                     f"check {self._ui}/runs before you try again"
                 ) from error
             raise ServiceFailed(
@@ -169,7 +169,7 @@ class DagsterApi:
             ) from error
         if response.is_redirect or response.status_code in REFUSALS:
             raise ServiceFailed(
-                f"the Dagster at {self._ui} refused with {response.status_code}: "
+                f"Dagster at {self._ui} refused with {response.status_code}: "
                 f"{_quoted(response.headers.get('location') or body)}. If it requires a login, set ${HEADERS}"
             )
         return response.status_code, body

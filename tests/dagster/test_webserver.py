@@ -131,7 +131,7 @@ def test_recompute_requests_one_run_over_the_range_and_prints_its_address(servin
     ("variables", "said"),
     [
         ({"LOCATION": "theirs"}, "has no code location 'theirs'; it has: broken, ours. Set dagster.location to the"),
-        ({"LOCATION": "broken"}, "the code location 'broken' of the Dagster at {ui} is not loaded: "),
+        ({"LOCATION": "broken"}, "the code location 'broken' of Dagster at {ui} is not loaded: "),
         ({"URL": "http://127.1:{web}"}, "refused with 403: the host '127.1:{web}' is not a host name of this page; if"),
         ({"URL": "http://127.1:{web}"}, "add the name to dagster.allowed_hosts in the settings"),
         ({"URL": "http://127.0.0.1:{code}"}, "no Dagster answers at http://127.0.0.1:{code}: "),  # it speaks gRPC
@@ -152,7 +152,7 @@ def test_what_refuses_a_run_is_named_with_what_to_do(serving: Serving, variables
 
 
 def test_a_job_that_the_location_does_not_have_is_named(serving: Serving) -> None:
-    with pytest.raises(ServiceFailed, match=r"the code location 'ours' of the Dagster at .* has no job 'no_such_job'"):
+    with pytest.raises(ServiceFailed, match=r"the code location 'ours' of Dagster at .* has no job 'no_such_job'"):
         DagsterApi(DagsterSettings(web_port=serving.web, location="ours")).launch("no_such_job", LAKE, {})
 
 
@@ -212,7 +212,7 @@ def test_an_answer_that_is_not_dagsters_is_shown() -> None:
         (200, b"<html>\x1b[31mHello", r"is not Dagster's GraphQL \(status 200\): <html>\\x1b\[31mHello"),
         (502, b"bad gateway", r"is not Dagster's GraphQL \(status 502\): bad gateway"),
         (200, b"[1, 2]", "is not Dagster's GraphQL"),
-        (400, b'{"errors": [{"message": "Cannot query field"}]}', "did not answer the query: Cannot query field"),
+        (400, b'{"errors": [{"message": "Cannot query field"}]}', "could not answer the query: Cannot query field"),
         (401, b"who are you?", rf"refused with 401: who are you\?.*\${HEADERS}"),
     ):
         with Answering(status, body=body).api() as api, pytest.raises(ServiceFailed, match=said):

@@ -1,8 +1,8 @@
 """Archives of the tracking log. An archive is one object with about a thousand old entries of the log. Archived entries
 can still be read by number.
 
-An archive is durable before the objects of its entries are deleted, the oldest first. If an entry has its own object
-and is also in an archive, the archive is authoritative.
+Once an archive is durable, the objects of its entries are deleted, the oldest first. If an entry still has its own
+object, the archive is authoritative.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,8 +49,8 @@ class LogArchive:
             return None if numbers is None else self._open(numbers)[number]
 
     def read(self, numbers: range) -> Mapping[int, bytes]:
-        """Return the content of all log entries in an archive, by number. Raises DamagedNote, NewerFormat and
-        ObjectMissing."""
+        """Return the content of all log entries in an archive, by number. Raises ObjectMissing, DamagedNote,
+        NewerFormat and LakeError."""
         rows = self._notes.read(_key(numbers))
         found = dict(zip(rows["number"].to_pylist(), rows["entry"].to_pylist(), strict=True))
         if list(found) != list(numbers):

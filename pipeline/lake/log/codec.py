@@ -257,9 +257,9 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Return the content with its seal set to a digest of it. The digest is computed with the placeholder OPEN_SEAL as
-    the seal. Unlike Parquet's own checksums, it covers the metadata. Raises ValueError if the content has no place for
-    a seal."""
+    """Return the content with its digest as the seal. The digest is computed while the placeholder OPEN_SEAL is in the
+    seal's place. Unlike Parquet's own checksums, it covers the metadata. Raises ValueError if the content has no place
+    for a seal."""
     place = content.rindex(SEALED)
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()

@@ -146,7 +146,7 @@ class WatermarkObject:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A record that the log has an entry with this number, and the watermark after that entry."""
+    """Records that the log has the entry `number`. `watermark` is the watermark after that entry."""
 
     watermark: datetime | None
     number: Annotated[int, Field(exclude=True)] = -1
@@ -172,7 +172,7 @@ class LogWitness:
 
     def newest(self) -> Note | None:
         """Return the record with the largest entry number; None if nothing is recorded. A damaged record is returned
-        without a watermark: its number is known from the object's name. Raises NewerFormat."""
+        without a watermark: its number is known from the object's name. Raises NewerFormat and LakeError."""
         keys = self._notes.listed()
         if not keys:
             return None

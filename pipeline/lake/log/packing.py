@@ -30,8 +30,8 @@ class Packed:
     """The result of `pack` or `drop`: how many log entries were archived or dropped, and how many archives were written
     or deleted. A dry run returns the counts that a real run would have.
 
-    `leftovers` is the number of deleted objects whose entries had been archived or dropped already. An earlier process
-    died before it deleted these objects.
+    `leftovers` is the number of deleted objects whose entries were already archived or dropped. They existed because an
+    earlier process died before it deleted them.
     """
 
     entries: int = 0
@@ -94,7 +94,7 @@ class LogPacking:
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime, now: datetime) -> Iterator[dict[int, bytes]]:
         """Yield the log entries of each archive to write. After an archive's last entry, the log always continues with
-        a compacted entry older than `before`, and has a later one as well."""
+        a compacted entry older than `before`, and has a second one later."""
         whole, pending, current = dict[int, bytes](), dict[int, bytes](), dict[int, bytes]()
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
             if number != expected:

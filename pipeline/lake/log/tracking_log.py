@@ -54,8 +54,8 @@ Moment = tuple[datetime, float]
 """A wall-clock time and a value of the monotonic clock."""
 
 QUICK = timedelta(minutes=1)
-"""An entry that was the newest one less than this time ago has not been archived since: housekeeping archives only
-entries that are older than an hour."""
+"""An entry that was the newest less than this long ago cannot have been archived since, because housekeeping archives
+only entries that are older than an hour."""
 
 READ_ON = 20
 """If `newest` finds this many new entries, it lists the log, which is cheaper than reading on one by one. A tick writes
@@ -85,7 +85,7 @@ every five minutes."""
 
 
 class PastEntries:
-    """A cache for encoded log entries, which the instances of TrackingLog in a process share. Thread-safe."""
+    """A cache for encoded log entries, shared by the instances of TrackingLog in a process. Thread-safe."""
 
     def __init__(self, at_most_bytes: int, clock: Clock | None = None) -> None:
         timer = (clock or SystemClock()).monotonic
@@ -116,7 +116,7 @@ class TrackingLog:
 
     Several instances may share a log. An instance is not thread-safe. But if Dagster gives up on a tick that still
     runs, and starts the next one, the two ticks leave no gap in the log. `entry` and `content` use the cache
-    `past`, to which all instances with that cache add the entries that they read or write.
+    `past`. All instances with that cache add to it the entries that they read or write.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class TrackingLog:
 
         Reads the entries since the last call. On the first call, or after many entries, lists the log and reads back to
         the newest decision or compacted entry. Raises CorruptObject if one of these entries is damaged or missing, or
-        if the last call was more than QUICK ago and the log now ends before the number that it returned.
+        if the log now ends before the last call's result and that call was more than QUICK ago.
         """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
@@ -277,7 +277,7 @@ class TrackingLog:
         return (seen + len(found), found) if is_newest else None
 
     def _following(self, number: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the entries after this number that are in the log itself, with their numbers, up to the first that is
+        """Yield the entries after this number that are in the log itself, with their numbers. Stop at the first that is
         missing or archived. Each is read when the caller needs it."""
         with suppress(ObjectMissing):
             for following in count(number + 1):
@@ -299,7 +299,7 @@ class TrackingLog:
             raise
 
     def listed_entry(self, number: int) -> Entry:
-        """Like `entry`, for a number between those that `numbers` returned. If the entry is missing, raise the
+        """Like `entry`, for a number in the range of the result of `numbers`. If the entry is missing, raise a
         CorruptObject that says what to do."""
         try:
             return self.entry(number)
@@ -327,8 +327,8 @@ class TrackingLog:
         """Replace an unrepairable entry with an entry that records the loss. No tracker may run at the same time.
 
         The lost entry may have been the newest decision. So that the watermark does not go back, pass the last known
-        watermark as `watermark_at_least`. Raises LakeError if the entry was archived (no tracker needs it then), or
-        if it is beyond the end of the log. Raises NewerFormat if a later version of tidemark can read the entry.
+        watermark as `watermark_at_least`. Raises LakeError if the entry was archived or dropped (then no tracker needs
+        it), or is beyond the end of the log. Raises NewerFormat if a later version of tidemark wrote the entry.
         """
         if self._archive.covers(number) or self._is_before_log(number):
             raise LakeError(
@@ -339,7 +339,7 @@ class TrackingLog:
         is_end_lost = noted > newest or noted < 0 <= newest  # the notes may be lost as well
         if number > newest + is_end_lost:
             raise LakeError(
-                f"entry {number} is not lost: the log {end_at(newest)}; nothing was changed. If the lake was "
+                f"the log has no entry {number}: it {end_at(newest)}; nothing was changed. If the lake was "
                 "restored from a copy while the pipeline ran, restart the pipeline"
             )
         with suppress(ObjectMissing, CorruptObject):
@@ -393,11 +393,12 @@ class TrackingLog:
         self, number: int, entry: Entry, content: bytes, tail: tuple[int, bytes] | None, read_at: Moment | None
     ) -> bool:
         """Return True if another entry had this number, and was archived (or even dropped) between our read and our
-        write. `tail` is the entry that we folded last (without it, return True), and `read_at` the time of our read.
+        write. `tail` is the entry that we folded last, if any, and `read_at` the time of our read.
 
         Entries are archived oldest first, and never the newest one. The cases, in the order of the code:
         - We read less than QUICK ago: no entry was archived since.
         - The number is 0: it was taken if there are archives, or if entry 1 is missing while later entries exist.
+        - There is no `tail`: the number counts as taken.
         - The previous entry exists: the number was taken if that entry differs from the one that we read.
         - An archive has the number: it was taken if the archived entry is not ours, or if the entry before it is not
           the one that we read. The entry before a compacted entry is not compared, because an archive may begin with a
@@ -405,8 +406,7 @@ class TrackingLog:
         - An archive begins after the number, or the log continues after a gap: the number was taken.
         - The log continues without a gap: the number was taken unless our entry is a compacted one, before which
           archives end.
-        - The log ends with our entry: the number was not taken, but the previous entry is lost. The gap before ours
-          reveals that.
+        - The log ends with our entry: the number was not taken. The gap before ours shows that an entry is lost.
         """
         if self._is_quick(read_at):
             return False

@@ -216,7 +216,7 @@ def storage_error(uri: str, text: str) -> LakeError:
     plain = " ".join(DRAWING.sub("", text).split())
     why, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
-        return LakeFull(f"no space is left for {uri}; free space, and ticks continue from the durable state")
+        return LakeFull(f"no space is left for {uri}; free some space, and ticks continue from the durable state")
     if FOREIGN_LOGIN in text:
         return LakeUnwritable(
             f"the Delta library cannot use these credentials for {uri}: it supports the machine's own account, a "

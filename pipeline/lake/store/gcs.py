@@ -69,8 +69,8 @@ class CloudStorageObjects:
 
     Uploads have the precondition `ifGenerationMatch=0`, so only one writer can create an object. If the response to an
     upload is lost, the precondition of its retry fails, although the upload has succeeded. To detect that, each
-    `create` call writes a random mark to the object's metadata. The call raises ObjectExists only if the existing
-    object has another mark.
+    `create` call writes a random mark to the object's metadata. If the precondition fails, the call raises ObjectExists
+    unless the existing object has this mark.
 
     Checksums are verified for whole objects, not for ranges.
     """

@@ -54,10 +54,10 @@ class ObjectStore(Protocol):
 
     def create(self, name: str, content: bytes) -> None:
         """Write a new object. Raises ObjectExists if another writer has created an object of this name. Also raises
-        LakeFull, LakeUnwritable and LakeUnreachable."""
+        other LakeErrors, such as LakeFull."""
 
     def read(self, name: str) -> bytes:
-        """Return the content of an object. Raises ObjectMissing and LakeUnreachable."""
+        """Return the content of an object. Raises ObjectMissing and LakeError."""
 
     def read_generation(self, name: str) -> tuple[bytes, int]:
         """Return the content and the generation of an object. Raises ObjectMissing and LakeError."""
@@ -68,10 +68,10 @@ class ObjectStore(Protocol):
         unknown whether the object was overwritten."""
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Yield the names that start with `prefix`, in order."""
+        """Yield the names that start with `prefix`, in order. Raises LakeError."""
 
     def delete(self, name: str) -> None:
-        """Delete an object if it exists."""
+        """Delete an object if it exists. Raises LakeError."""
 
 
 Item = TypeVar("Item")
