@@ -46,13 +46,13 @@ REFUSED_WITHIN = timedelta(hours=1)
 older than `LIFETIME - REFUSED_WITHIN`."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""If the time in a reading is more than this before the request, it is the publish time of a message. A later time may
-be the creation time of an empty snapshot."""
+"""A time that is more than this before the request is the publish time of a message. A later time may be the creation
+time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
 
-CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume on it"
+CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume on the subscription"
 
 STEADY = 0.999
 """Minimum number of real seconds that pass per second of the monotonic clock. The rate of the clock is off by at most
@@ -81,8 +81,8 @@ class ReadingTimes:
         return self._clock.now(), self._clock.monotonic()
 
     def reading(self, asked: tuple[datetime, float], oldest: datetime) -> Reading:
-        """Return the reading for an answer that has just arrived. `asked` is the result of `ask` from before the
-        request, and `oldest` the time that the answer gives for the oldest message."""
+        """Return the reading for an answer that has just arrived. `asked` is what `ask` returned before the request,
+        and `oldest` the time that the answer gives for the oldest message."""
         (asked_at, since), (answered_at, until) = asked, self.ask()
         observed_at = max(asked_at, oldest - timedelta(seconds=until - since), self._server_at(since) or asked_at)
         known = self._server_at(until)
@@ -145,7 +145,7 @@ class SnapshotBacklog:
         return reading
 
     def sweep(self) -> int:
-        """Delete the snapshots of this subscription that crashed readings left behind, and return their number."""
+        """Delete the snapshots that earlier readings of this subscription left behind, and return their number."""
         found = self._server.listed("snapshot", self._project)
         named = (snapshot.name.rpartition("-") for snapshot in found)  # another name may begin alike: orders-eu
         leaked = ["".join(parts) for parts in named if "".join(parts[:2]) == self._prefix]
@@ -244,8 +244,8 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
 
 
 class MonitoringBacklog:
-    """Reads a subscription's backlog from Cloud Monitoring. A reading is two to four minutes old. Its `observed_at` is
-    the earliest moment at which the sample may have been taken.
+    """Reads a subscription's backlog from Cloud Monitoring. A reading is two to four minutes old, or older if the
+    metrics have a gap. Its `observed_at` is the earliest moment at which the sample may have been taken.
 
     An unknown backlog never counts as empty. Reading raises ReadingUnavailable in these cases:
     - Cloud Monitoring does not answer, or its answer is incomplete.

@@ -142,8 +142,8 @@ def reported(
         yield
     except api.NotFound as error:
         raise SubscriptionMissing(
-            f"{resource} does not exist (while trying to {action}); run `tidemark provision`, or correct its name in "
-            "tidemark.toml"
+            f"{resource} does not exist (while trying to {action} it); run `tidemark provision`, or correct its name "
+            "in tidemark.toml"
         ) from error
     except (api.PermissionDenied, api.Unauthorized, api.Unauthenticated) as error:
         raise PermissionMissing(

@@ -46,12 +46,12 @@ def provision(
     signal_topic: str | None = None,
     lease: timedelta = LEASE,
 ) -> ProvisionReport:
-    """Create the missing topic, then the tracking subscription, then the base subscription. This order ensures that
-    tracking gets every message that base gets. The topic for watermark signals, if configured, is created last.
+    """Create what is missing: first the topic, then the tracking subscription, then the base subscription. Because of
+    this order, tracking gets every message that base gets. The topic for watermark signals, if configured, comes last.
 
     With `pubsub.attach`, base must exist, and tracking gets base's filter. Idempotent, and safe to run concurrently.
-    Changes no existing resource. Raises ProvisionRefused, which lists all reasons why the watermark would be wrong, if
-    possible before anything is created. Also raises PubSubUnreachable and PermissionMissing.
+    Changes no existing resource. Raises ProvisionRefused with all reasons why the watermark would be wrong. Checks what
+    it can before it creates anything. Also raises PubSubUnreachable, PermissionMissing and other PubSubErrors.
     """
     server = Resources(subscriber, publisher)
     topic, paths = settings.topic_path, {"tracking": settings.tracking_path, "base": settings.base_path}

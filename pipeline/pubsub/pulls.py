@@ -54,8 +54,8 @@ the first time. After OVER, the message is dropped, because it may be redelivere
 PULL = "/google.pubsub.v1.Subscriber/Pull"
 
 FEWEST_AT_ONCE, PULLS_AT_ONCE = 2, 8
-"""Initial and maximum number of pulls in flight. It starts at two, so that the server works while an answer is decoded.
-Pub/Sub needs more, because it answers a pull with few messages even if there are many. An emulator needs only two."""
+"""Initial and maximum number of pulls in flight. With two, the server works while an answer is decoded. Pub/Sub needs
+more, because it answers a pull with few messages even if there are many. An emulator needs only two."""
 
 PULL_AT_MOST = 1000
 """Maximum number of messages requested per pull. This is the service's limit; the official emulator returns at most
@@ -110,8 +110,8 @@ def table_of(messages: Iterable[Any]) -> pa.Table:
 class Pulls:
     """The pulls in flight of one subscription, and the received messages that wait for `take`.
 
-    When a pull returns messages and more are wanted, its callback, in a thread of gRPC, sends the next pull. Up to one
-    answer per pull in flight may be waiting in addition to the wanted messages. `take` extends the leases of messages
+    When a pull returns messages and more are wanted, its callback sends the next pull, in a thread of gRPC. In addition
+    to the wanted messages, up to one answer per pull in flight may be waiting. `take` extends the leases of messages
     that have waited long. It drops messages whose leases have nearly ended, and Pub/Sub redelivers them.
 
     With `keeps`, answers that arrive between batches are kept; otherwise they are given back immediately. `on_call` is
@@ -325,7 +325,7 @@ class Pulls:
                 self._answers.put((now, True, 0, error))
 
     def lease(self, ack_ids: Sequence[str], seconds: int) -> None:
-        """Set the leases of messages to `seconds` from now. Does not wait for the answers."""
+        """Make the leases of messages end `seconds` from now. Does not wait for the answers."""
         with suppress(ValueError):  # the channel was closed
             for start in range(0, len(ack_ids), IDS_PER_CALL):
                 request = ModifyAckDeadlineRequest(

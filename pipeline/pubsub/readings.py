@@ -55,7 +55,7 @@ class Subscriptions:
         return self._kept.get("spending", lambda: Spending(self._clock, self._pubsub, tick))
 
     def sweep(self) -> int:
-        """Delete the snapshots that crashed readings left behind, and return their number.
+        """Delete the snapshots that earlier readings left behind, and return their number.
 
         A subscription whose backlog is read only from Cloud Monitoring is skipped: it has no snapshots, and no
         permission for them is needed.

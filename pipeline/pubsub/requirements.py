@@ -193,7 +193,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
 
 def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
     """Yield a sentence for each option that will lose messages later, although the watermark is right at present. With
-    `attach`, another application reads base, so options that remove unread messages from base are reported too."""
+    `attach`, also report options that remove unread messages from base, and a base that cannot deliver."""
     if attach and role == "base":
         yield from _unread(found)
     expiry = found.expiration_policy.ttl if "expiration_policy" in found else DEFAULT_EXPIRY
@@ -268,7 +268,7 @@ def compared(settings: PubSubSettings, contract: MessageContract, found: Mapping
 def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, contract: MessageContract) -> Drift:
     """Check the two subscriptions for problems. Changes nothing. Sends two requests, which are not retried.
 
-    Raises PubSubUnreachable, and PermissionMissing without `pubsub.subscriptions.get` on both subscriptions.
+    Raises PubSubUnreachable, and PermissionMissing if `pubsub.subscriptions.get` is missing on either subscription.
     """
     server, paths = Resources(client, look=True), {"tracking": settings.tracking_path, "base": settings.base_path}
     found = {role: server.find("subscription", path) for role, path in paths.items()}
@@ -304,8 +304,8 @@ EXPORTS: Mapping[str, str] = {
     "bigtable_config": "the Bigtable table {0.table}: a message is acknowledged once its row is committed, so the "
     "table has every event below the watermark",
 }
-"""The options with which Pub/Sub itself exports messages, each with its destination and the promise of a watermark over
-it. A subscription with one of these options cannot be pulled from."""
+"""Maps each option by which Pub/Sub itself exports messages to a phrase: the destination, and what the watermark
+promises about it. A subscription with such an option cannot be pulled from."""
 
 
 def _acknowledged(found: Any) -> str:

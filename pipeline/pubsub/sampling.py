@@ -31,7 +31,7 @@ LEASE, KEPT = timedelta(seconds=10), timedelta(minutes=10)
 MOST_BYTES = 64 << 20
 """Maximum size of a sample in bytes. Reason: a sample is held in memory."""
 
-CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on it"
+CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on the topic"
 DELETE = "pubsub.subscriptions.delete on it"
 
 

@@ -69,11 +69,10 @@ class PubSubSchemas:
             )
 
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
-        """Return the definition of a schema's revision (None if the revision does not exist), and the time in
-        microseconds at which the schema's revisions were listed. If no schema is accepted yet, accepts this one.
-
-        Raises Unknown if Pub/Sub gave no answer or the batch has more than MOST_SCHEMAS schemas to look up. Raises
-        Unreadable if another process has accepted another schema."""
+        """Return the definition of a schema's revision, and the time in microseconds at which Pub/Sub was asked. The
+        definition is None if the revision does not exist or has an unknown type. If no schema is accepted yet, accepts
+        this one if it exists. Raises Unknown if Pub/Sub gave no list or the batch has more than MOST_SCHEMAS schemas to
+        look up. Raises Unreadable if another process has accepted another schema."""
         schema, _, revision = name.partition("@")
         asked_us, found = self._listed.get(schema, (0, {}))
         if revision not in found and not 0 <= at_us - asked_us < AGAIN_US:

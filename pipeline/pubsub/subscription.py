@@ -156,7 +156,7 @@ class PubSubSubscription:
         self._leases.close()
 
     def hold(self, ack_ids: Sequence[str]) -> None:
-        """Extend the leases of messages that another process has pulled."""
+        """Keep extending the leases of messages that another process has pulled."""
         self._leases.hold(ack_ids)
 
     def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
@@ -195,13 +195,13 @@ class PubSubSubscription:
 
 @lru_cache(maxsize=8)
 def lease_of(client: SubscriberClient, path: str) -> timedelta:
-    """Return the ack deadline of a subscription, which tidemark may not have created. Returns LEASE if the credentials
-    do not permit a lookup. A process looks the deadline up once.
+    """Return the ack deadline of a subscription. It may differ from LEASE if another program created the subscription.
+    Returns LEASE if the credentials do not permit a lookup. A process looks the deadline up once.
 
     Raises SubscriptionMissing or PubSubUnreachable.
     """
     try:
-        with reported("look up", path, "pubsub.subscriptions.get on it"):
+        with reported("read the ack deadline of", path, "pubsub.subscriptions.get on it"):
             return timedelta(seconds=client.get_subscription(subscription=path, **bounded()).ack_deadline_seconds)
     except PermissionMissing:
         return LEASE
