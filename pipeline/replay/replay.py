@@ -85,8 +85,8 @@ class Verification:
 
 def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verification:
     """Derive each recorded decision and compacted state from the earlier log entries, and compare it with the recorded
-    one. All values must be equal, bit for bit. Stops at the first difference. Raises ValueError if a tick has no
-    recorded decision."""
+    one. All values must be equal, bit for bit, except a decision's usage and contract, which are not derived. Stops at
+    the first difference. Raises ValueError if a tick has no recorded decision."""
     state = WatermarkState() if state is None else state
     decisions = compacted = unknowable = 0
     for tick in ticks:
@@ -197,8 +197,8 @@ def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
     """Count the messages of a trace that are late according to the decisions of a replay. Reads the trace once.
 
     A message is late if its event time is below the watermark of the last decision strictly before it landed. If the
-    clocks of two trackers disagree, a decision's time may be before the previous decision's. It then counts as made at
-    the latest time so far.
+    clocks of two trackers disagree, a decision's time may be before the previous decision's. Such a decision counts as
+    made at the latest time so far.
     """
     at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
     watermark_us = watermarks_us([decision.watermark for decision in decisions])

@@ -49,8 +49,8 @@ class ParquetTrace:
 
     `tell` is called with the number of rows of each batch once the batch is used, for a progress bar.
 
-    Raises TraceUnusable for an unsuitable file. The error names the column, its content and the remedy. Raises
-    NewerFormat if a later version of tidemark wrote the file.
+    Raises TraceUnusable for an unsuitable file. If a column is unsuitable, the error says why, and how to write it.
+    Raises NewerFormat if a later version of tidemark wrote the file.
     """
 
     def __init__(self, path: Path, by: CohortKey = BY_STREAM) -> None:

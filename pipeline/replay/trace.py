@@ -49,7 +49,7 @@ class Totals:
         self.add(*keys, np.ones_like(keys[0]))
 
     def rows(self) -> list[Ints]:
-        """Return the columns of the table, sorted by key."""
+        """Return the rows, sorted by key, as one array per column."""
         if len(self._parts) > 1:
             joined = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
             self._parts, self._waiting = [grouped(joined, self._merges)], 0
@@ -216,9 +216,9 @@ def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeou
     count = (end - begin) // interval + 1
     if count > MOST_TICKS:
         raise TraceUnusable(
-            f"from {from_us(first_publish_us).isoformat()} to {from_us(last_us).isoformat()}, and for the idle timeout "
-            f"of {format_duration(idle_timeout)} after it, the trace spans {count:,} ticks of {format_duration(tick)}, "
-            f"more than {MOST_TICKS:,}; correct any time in the trace that is far from the others, or use a longer "
+            f"from {from_us(first_publish_us).isoformat()} to {from_us(last_us).isoformat()}, plus the idle timeout of "
+            f"{format_duration(idle_timeout)}, the trace spans {count:,} ticks of {format_duration(tick)}, but at most "
+            f"{MOST_TICKS:,} are allowed; correct any time in the trace that is far from the others, or use a longer "
             "tick or a shorter idle timeout (--tick and --idle-timeout of a replay, [watermark] in the settings)"
         )
     return begin + interval * np.arange(count, dtype=np.int64)
@@ -265,7 +265,7 @@ def ticks_at(trace: Trace, tick_us: Ints, observed_us: Ints, complete_from: date
 
 
 def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
-    """Return the index of the first tick at or after each moment. For NEVER, it is the number of ticks."""
+    """Return the index of the first tick at or after each moment; the number of ticks if there is none."""
     return np.searchsorted(tick_us, moments, side="left").astype(np.int64)
 
 
@@ -273,8 +273,8 @@ def late_landings(trace: Trace, tick_us: Ints, watermarks_us: Ints) -> Iterator[
     """For each batch of a trace, yield its late messages, and the number of its messages that had landed by the last
     tick and were not rejected.
 
-    There is one array of late messages per row of `watermarks_us`, with an element per message: the index of the first
-    tick at or after the message's landing. Messages that landed after the last tick are left out. A message is late if
+    There is one array per row of `watermarks_us`, with an element per late message: the index of the first tick at or
+    after the message's landing. Messages that landed after the last tick are left out. A message is late if
     its event time is below the watermark of the last tick strictly before it landed. `tick_us` are the times of the
     ticks, in ascending order. Each row of `watermarks_us` contains the watermark at each tick, or NO_WATERMARK.
     """

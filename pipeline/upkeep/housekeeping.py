@@ -209,7 +209,7 @@ class Housekeeper:
         if len(gone) < len(found):
             left = f"{counted(len(found) - len(gone), 'file')} may contain landed messages (see `tidemark repair`); "
         says = f"{left}deleted {counted(len(gone), 'unreferenced file')}, {figures['bytes']} bytes"
-        yield _done(figures, says, f"{left}no other unreferenced file is older than {format_duration(GRACE)}")
+        yield _done(figures, says, f"{left}no unreferenced file older than {format_duration(GRACE)} can be deleted")
 
     def _time_reached(self) -> datetime:
         """Return the current time, or the newest reading of tracking if that is earlier. The reading is a time of

@@ -164,8 +164,8 @@ class Survey:
 def check_windows(
     surveyor: "Surveyor", start: datetime, end: datetime, *, watermark: datetime | None, track: Track
 ) -> Survey:
-    """Survey the windows that are completely in `[start, end)`, and the windows of custom tables from the start's day
-    on. `watermark` determines which of them are closed. `track` shows the progress.
+    """Survey the windows that are completely in `[start, end)`, and the windows of custom tables that start on the day
+    of `start` or later, before `end`. `watermark` determines which windows are closed. `track` shows the progress.
 
     Each file of a window must exist, have a readable footer, and have the size and the number of rows that the table's
     log states. The values in the file are not read. Raises LakeError if the log of a table cannot be read, or if the
@@ -252,7 +252,7 @@ def check_windows(
 
 
 def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
-    """Remove damaged windows from custom tables. The sensor of the tables then requests runs that compute them again.
+    """Remove damaged windows from custom tables. The tables' sensor then requests runs that compute the windows again.
     Raises LakeError."""
     by_table = defaultdict[str, set[str]](set)
     for one in damaged:
@@ -262,7 +262,7 @@ def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
 
 
 def _files_of(table: LakeTable, first: str, last: str) -> list[DataFile]:
-    """Return the files of the partitions from `first` to before `last`."""
+    """Return the files of the partitions in `[first, last)`. Raises CorruptObject if the table's log is damaged."""
     try:
         current = table.current()
     except CorruptObject as error:
@@ -423,7 +423,7 @@ class Surveyor:
 def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> LogHealth:
     """Check the tracking log from the newest compacted entry before the decision that was in force at `since`. Entries
     before that are not needed to restart, or to explain that decision or a later one. Damage is returned, not raised.
-    Raises LakeUnreachable."""
+    Raises NewerFormat, LakeUnreachable and other LakeErrors."""
     numbers = log.numbers()
     damaged, forgotten, lost_end = list[LostEntry](), list[LostEntry](), list[str]()
     read, is_before, is_compacted = 0, False, False

@@ -29,7 +29,7 @@ rows of 10,000 streams for a few minutes. So a run that reads one window can ski
 statistics. The target exceeds the minimum only if a partition would otherwise have more than FILES files."""
 
 FILES = 64
-"""Maximum number of files per rewritten partition, unless the files would be larger than MOST_TARGET_BYTES. Few files
+"""Maximum number of new files per rewritten partition, unless they would be larger than MOST_TARGET_BYTES. Few files
 keep commits fast, because every commit goes through the list of all files of a table."""
 
 SMALL_BYTES = TARGET_BYTES // 2
@@ -57,12 +57,12 @@ sentence says why."""
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[tuple[str, Figures]]:
-    """Rewrite the files of a table as fewer, larger files, in each partition up to `last` that has many small files.
+    """Rewrite the small files of a table as fewer, larger files, in each partition up to `last` that has many of them.
     The newest partition comes first, and each partition is a separate commit, so the caller may stop after any
     partition.
 
-    Yields each partition with the number and the bytes of its files before and after the rewrite. With `dry_run`,
-    nothing is rewritten, and only the numbers before are yielded.
+    Yields each partition with the number and the bytes of its small files and of the files that replace them. With
+    `dry_run`, nothing is rewritten, and only the numbers of the small files are yielded.
 
     Readers see the same rows before and after, and concurrent appends succeed. The rows of the new files are sorted by
     the column `order`, in parts. Raises LakeError, and TableConflict if another process rewrites the same files. An
@@ -97,8 +97,8 @@ def sorted_bytes(target: int) -> int:
 
 
 def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, order: str) -> Iterator[NewFile]:
-    """Write the rows of these files of one partition to new, durable files, and yield these. They are of about the
-    target size, and their rows are sorted."""
+    """Write the rows of these files of one partition to new, durable files, and yield the new files. They have about
+    the target size, and their rows are sorted."""
     size, new = sum(file.size for file in files), NewFiles(table, SystemClock())
     target, row_bytes = target_bytes(size), max(1, size // max(1, sum(file.rows for file in files)))
     in_order = sorted(files, key=lambda file: (file.oldest or EPOCH, file.added_at))
@@ -112,8 +112,8 @@ def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, o
 
 
 def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], written: Sequence[NewFile]) -> None:
-    """Replace files of a partition by new ones with the same rows, in one transaction. The Delta library itself would
-    let two rewrites of the same files succeed, which would duplicate each row. Raises TableConflict and LakeError."""
+    """Replace files of a partition with new ones that have the same rows, in one transaction. The Delta library itself
+    would let two rewrites of the same files succeed, which would duplicate rows. Raises TableConflict and LakeError."""
     column, now_us = table.partition_column, to_us(SystemClock().now())
     adds = [file.add_action(column, now_us, data_change=False) for file in written]
     removes = [file.remove_action(column, now_us, data_change=False) for file in files]
@@ -130,8 +130,8 @@ def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], writt
 
 
 def target_bytes(size: int) -> int:
-    """Return the target size in bytes of the files in a rewritten partition. `size` is the number of bytes in the
-    partition."""
+    """Return the target size in bytes of the new files in a rewritten partition. `size` is the total size in bytes of
+    the files to rewrite."""
     return min(max(TARGET_BYTES, size // FILES), MOST_TARGET_BYTES)
 
 
