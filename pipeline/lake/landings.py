@@ -50,8 +50,8 @@ def piece_name(name: str, attempt: str, number: int) -> str:
 
 
 class LandedBatches:
-    """The landings of one run. A batch of messages has several readers, and a landing for each. A fence is an object
-    that marks the end of a batch.
+    """The landings of one run. Several readers share a batch of messages, and each has its own landing. A fence is an
+    object that marks the end of a batch.
 
     After a batch has ended, its landings and their manifests may be deleted. Without a fence, a slow reader of the
     batch could then create a manifest again, and acknowledge messages that Spark never reads. Two rules prevent this:

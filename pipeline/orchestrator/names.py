@@ -31,7 +31,7 @@ CONTRACT = "tidemark/contract"
 """The tag of a requeue run. Its value is the start of the digest of the message contract that the run applies."""
 
 PIPELINE = "tidemark/pipeline"
-"""The tag that identifies a run's pipeline: `pipeline_tag` of its lake."""
+"""The tag that identifies a run's pipeline. Its value is the `pipeline_tag` of the pipeline's lake."""
 
 TICK = "tidemark/tick"
 

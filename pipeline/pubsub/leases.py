@@ -27,7 +27,7 @@ FIRST_FEW = {HOW: lambda one, other: (*one, *other)[:5]}
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged(Sums):
-    """The result of acknowledging messages: the number of successes and failures, and the first five errors. A message
+    """The result of acknowledging messages: the numbers of successes and failures, and the first five errors. A message
     whose acknowledgement failed is redelivered, although its data is durable already."""
 
     count: int = 0

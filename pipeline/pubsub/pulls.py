@@ -48,7 +48,7 @@ LATE, OVER = 0.25, 0.8
 
 After LATE, `take` extends the message's lease immediately. Without that, the lease might end too early: pulling the
 rest of the batch may take a third of the deadline, and it takes another third until the batch's leases are extended for
-the first time. After OVER, the message is dropped, because it may be redelivered.
+the first time. After OVER, the message is dropped, because its lease is about to end.
 """
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"

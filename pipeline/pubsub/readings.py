@@ -57,8 +57,8 @@ class Subscriptions:
     def sweep(self) -> int:
         """Delete the snapshots that earlier readings left behind, and return their number.
 
-        A subscription whose backlog is read only from Cloud Monitoring is skipped: it has no snapshots, and no
-        permission for them is needed.
+        A subscription whose backlog is read only from Cloud Monitoring is skipped: it has no snapshots, and the
+        permission to delete them may be missing.
         """
         paths = (self._pubsub.tracking_path, self._pubsub.base_path)
         return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))

@@ -40,7 +40,7 @@ PULL_WAIT = timedelta(seconds=2)
 """Maximum time that a pull waits for its first message. If there are messages, the service answers in 20 to 60 ms."""
 
 ACKNOWLEDGED_AT_ONCE = 8
-"""Number of threads that acknowledge in parallel. A call takes a few milliseconds, most of them waiting."""
+"""Number of threads that acknowledge in parallel. A call takes a few milliseconds, mostly waiting."""
 
 REQUEST = AcknowledgeRequest.pb()
 """The plain protobuf class, because the client's wrapper converts each ack id in Python."""
@@ -61,7 +61,7 @@ class PulledBatch:
 
 
 class PubSubSubscription:
-    """A subscription of Pub/Sub or of an emulator. Only this class pulls messages or acknowledges them.
+    """A subscription of Pub/Sub or of an emulator. The pipeline pulls and acknowledges messages only with this class.
 
     - `idle` is the longest time between two pulls. If it is long compared with the ack deadline, messages that arrive
       between two pulls are given back, because their leases would not last.

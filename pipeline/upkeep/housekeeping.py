@@ -30,7 +30,7 @@ SETTLED_AFTER = timedelta(minutes=15)
 quarantine and corrections, the clock counts instead of the watermark."""
 
 COMPACTED_FOR = timedelta(minutes=10)
-"""Maximum time for rewriting one table, per run of housekeeping. Without this limit, a table with thousands of
+"""Time after which a run of housekeeping stops rewriting a table. Without this limit, a table with thousands of
 partitions could delay all later chores by a day."""
 
 DONE = re.compile(r"\b(remove|delete|drop|move)(?:d|ped)(?= \d)")
@@ -170,11 +170,11 @@ class Housekeeper:
     def _compact(self, name: str, order: str) -> Iterator[Done]:
         is_idle, ends_at = True, self._clock.monotonic() + COMPACTED_FOR.total_seconds()
         for partition, did in compact(self._lake.table(name), self._newest_over(name), order, dry_run=self._dry_run):
-            is_idle, before = False, f"{did['files']} files ({did['bytes']} bytes)"
+            is_idle, before = False, f"{did['files']} small files ({did['bytes']} bytes)"
             if self._dry_run:
                 yield f"partition {partition} has {before}", did
                 continue
-            after = f"{did['files_after']} ({did['bytes_after']} bytes), in the order of {order}"
+            after = f"{did['files_after']} ({did['bytes_after']} bytes), sorted by {order}"
             yield f"partition {partition}: {before} became {after}", did
             if self._clock.monotonic() >= ends_at:
                 yield f"stopped after {format_duration(COMPACTED_FOR)}: the next run continues", {"stopped": 1}

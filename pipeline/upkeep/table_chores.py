@@ -66,7 +66,7 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
 
     Readers see the same rows before and after, and concurrent appends succeed. The rows of the new files are sorted by
     the column `order`, in parts. Raises LakeError, and TableConflict if another process rewrites the same files. An
-    error about one partition is raised after the others are done, an error of the storage itself immediately.
+    error about one partition is raised after the others are done. An error of the storage is raised immediately.
     """
     current = table.current()
     if current is None:
@@ -137,7 +137,7 @@ def target_bytes(size: int) -> int:
 
 def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures:
     """Delete the files and commits that only belong to old versions of a table, and return the numbers of both. A
-    version is old if a later one replaced it more than `keep` ago. `keep` must be in whole hours. Also write a
+    version is old if a later one replaced it more than `keep` ago. `keep` must be whole hours. Also write a
     checkpoint, so that the table opens quickly. With `dry_run`, only count the files.
 
     Files that are not committed yet are not deleted. May be killed at any time, and may run concurrently with all other

@@ -241,7 +241,7 @@ class TrackingLog:
 
         Reads the entries since the last call. On the first call, or after many entries, lists the log and reads back to
         the newest decision or compacted entry. Raises CorruptObject if one of these entries is damaged or missing, or
-        if the log now ends before the last call's result and that call was more than QUICK ago.
+        if the last call was more than QUICK ago and the entry that it returned has been lost since.
         """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
@@ -299,8 +299,8 @@ class TrackingLog:
             raise
 
     def listed_entry(self, number: int) -> Entry:
-        """Like `entry`, for a number in the range of the result of `numbers`. If the entry is missing, raise a
-        CorruptObject that says what to do."""
+        """Like `entry`, for a number between the first and the last that `numbers` returned. If the entry is missing,
+        raise a CorruptObject that says what to do."""
         try:
             return self.entry(number)
         except ObjectMissing:

@@ -186,7 +186,7 @@ class CloudStorageObjects:
 
     def _attempt(self, call: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
         """Run `operation`. Unless `once` is true, retry it after transient failures, for a limited time. `call` is the
-        kind of bucket call, which is counted and named in errors. Translates the client's errors into LakeErrors.
+        kind of bucket call, for the counter and for errors. Translates the client's errors into LakeErrors.
 
         Raises ObjectMissing if the object does not exist, and BucketMissing if the bucket does not exist. (A `delete`
         and a `get` with `once` raise ObjectMissing in both cases.)

@@ -1,6 +1,6 @@
 """Notes: small objects of a lake, each stored as JSON or Parquet.
 
-A kind of note defines the names of the objects, the class of their content, and what to do about a damaged one. A
+A kind of note defines the names of the objects, the class of their content, and what to do if a note is damaged. A
 note's key is the variable part of its object's name. A SlotFile stores a note outside the lake, for example while the
 lake's disk is full.
 """
