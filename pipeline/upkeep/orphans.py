@@ -53,7 +53,7 @@ class Orphan:
 def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timedelta = GRACE) -> list[Orphan]:
     """Return the orphans that are older than `grace`, sorted by name. The age is measured at `now`, or at the newest
     file's time if that is earlier, because a machine's clock may be ahead of a bucket's. If a table's log is
-    damaged, only temporary files of the table are returned. Raises LakeError.
+    damaged or missing, only temporary files of the table are returned. Raises LakeError.
 
     Orphans are:
     - a data file that is in no version of its table, as far back as the table's log goes

@@ -430,7 +430,7 @@ def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> Lo
     first = min(log.live_numbers(), default=numbers[-1] + 1 if numbers else 0)
     archived = [number for number in numbers if number < first]
     if archived and (gone := first - archived[0] - len(archived)):
-        why = f"{gone} entries from there to entry {first} are in no archive. No tracker needs them, but replays do"
+        why = f"{gone} entries between it and entry {first} are in no archive. No tracker needs them, but replays do"
         forgotten.append(LostEntry(archived[0], why))
     backwards = (*range(numbers[-1], first - 1, -1), *reversed(archived)) if numbers else ()
     entries = read_ahead(partial(_entry_or_damage, log), backwards)

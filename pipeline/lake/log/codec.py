@@ -42,7 +42,7 @@ CELLS, CELL_COLUMNS = described(
         Column("min_event_time", MOMENT, "The smallest event time in the cell, exact."),
         Column("first_publish_time", MOMENT, "The smallest publish time in the cell.", False),
         Column("last_publish_time", MOMENT, "The greatest publish time in the cell.", False),
-        Column("published_in", pa.int64(), "A bit per part of the second, set if a message was published then.", False),
+        Column("published_in", pa.int64(), "A bit per 20 ms, set if a message was published then; 0: unknown.", False),
     ]
 )
 """Schema of an encoded histogram, and the descriptions of its columns. The table has one row per cell. A bucket is

@@ -63,8 +63,8 @@ def first_decision(log: TrackingLog) -> DecisionRecord | None:
 
 
 def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
-    """Return at most SAMPLES decisions, evenly spaced and in order: from the one in force at `since` up to the log
-    entry `number`. Raises LakeError."""
+    """Return at most SAMPLES decisions, evenly spaced and in order, of those from the one in force at `since` up to the
+    log entry `number`. Raises LakeError."""
     numbers = [one for one in log.numbers() if one <= number]
     begun = decision_in_force(log, since)
     first = numbers[0] if begun is None else begun[0]

@@ -198,7 +198,7 @@ class LogWitness:
 
 
 def end_at(last: int) -> str:
-    """Say where a log ends. `last` is the number of its last entry, or -1 if it is empty."""
+    """Return a phrase that says where a log ends. `last` is the number of its last entry, or -1 if it is empty."""
     return "is empty" if last < 0 else f"ends with entry {last}"
 
 
