@@ -75,15 +75,14 @@ class Running:
         the process has ended, or if it read no file."""
         if self.settings is None or not self.process.runs():
             return None
-        file, when = Path(self.settings.path), "is gone"
+        file, when, then = Path(self.settings.path), "is gone", "restore the file before the next restart"
         with suppress(OSError):
             if ReadFrom.of(file, file.read_bytes()) == self.settings:
                 return None
             when = f"changed at {datetime.fromtimestamp(file.stat().st_mtime, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        return (
-            f"the settings file {file} {when}, but {self.process} still uses the settings that it read at its start: "
-            "restart `tidemark up`, or the code server, to use the current file"
-        )
+            then = "restart `tidemark up`, or the code server, to use the current file"
+        does = f"{self.process} still uses the settings that it read at its start"
+        return f"the settings file {file} {when}, but {does}: {then}"
 
 
 KIND: JsonKind[Running] = JsonKind("", holds=Running, suffix=".running.json")

@@ -311,4 +311,5 @@ def test_a_settings_file_that_has_changed_is_told_until_it_is_as_it_was_read(hom
     said = home.said()
     home.toml.unlink()
     assert f"the settings file {home.toml} is gone" in (said.stale_settings or "")
+    assert (said.stale_settings or "").endswith("read at its start: restore the file before the next restart")
     assert ended(said).stale_settings is None  # it has ended
