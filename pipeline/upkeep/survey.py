@@ -440,7 +440,7 @@ def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> Lo
         match entry:
             case str():
                 damaged.append(LostEntry(number, entry))
-            case Lost():
+            case Lost(contract=""):  # otherwise it records another contract, and nothing is lost
                 forgotten.append(LostEntry(number, entry.what))
             case DecisionRecord():
                 is_before = is_before or entry.decision.at <= since
