@@ -73,7 +73,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
 def _newest(s: Situation) -> str:
     newest = from_us(s.holding.newest_publish_us or 0)
     pause = rough(max(known(s.tracking).observed_at - newest, ZERO))
-    return f"The newest message was published at {iso(newest)}, {pause} before tracking was read"
+    return f"The newest valid message was published at {iso(newest)}, {pause} before tracking was read"
 
 
 def _passed_over(s: Situation, evidence: Bound) -> str:

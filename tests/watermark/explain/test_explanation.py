@@ -300,6 +300,7 @@ def test_a_silence_of_valid_messages_in_which_others_are_rejected_leads_to_quara
     assert not any("quarantine" in said for said in log.explain().moves)
     log.publish(published([], rejected=[200, 280]))
     assert log.tick(300).reason in (Reason.IDLE_ADVANCED, Reason.IDLE_HELD)
+    assert text_of(log.explain(), "silence").startswith("The newest valid message was published at")
     rejected, _ = log.explain().moves
     assert rejected.startswith("Messages were rejected since the last valid one: tracking knows of 2 messages")
     assert "(with pubsub.attach, `tidemark try --sample 20`)" in rejected
