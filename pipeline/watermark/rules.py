@@ -37,7 +37,7 @@ class Finding(StrEnum):
     RELEASED = "{knows}, and an operator released base's messages from before {base}."
     OLDER_THAN_TRACKING = "{lost}{knows}, and base may hold messages published since {base}{less_slack}."
     HOLE = "Base holds a message published at {named} that tracking has never seen: a hole. {knows}."
-    NEAR_NOW = "Tracking has no backlog: when it was read, its oldest message was at most {near} old."
+    NEAR_NOW = "Tracking keeps up: when it was read, its oldest message was at most {near} old."
     AHEAD_OF_BASE = "Tracking has a backlog of {backlog}, but is {ahead}, which is at least the band of {band}."
     BEHIND = "Tracking has a backlog of {backlog}, more than {near}, and is {ahead}, less than the band of {band}."
     CLOCK_AHEAD = (

@@ -111,12 +111,16 @@ def test_a_smaller_band_takes_the_slack_with_it_that_follows_it() -> None:
         assert "band = 5s" not in changes(log.explain())
 
 
-def test_a_bound_that_names_no_message_is_explained_as_such() -> None:
+def test_a_reading_is_explained_by_whether_it_names_a_message() -> None:
     log = Log(messages=EVERY_SECOND)
     log.read(100, reading(100, 60, names=False), reading(100))
     assert f"Base has acknowledged everything that was published before {iso(at(60))}" in text_of(
         log.explain(), "readings"
     )
+    log = Log(messages=EVERY_SECOND)
+    log.read(100, reading(100), reading(100, 95))
+    said = text_of(log.explain(), "readings"), text_of(log.explain(), "tracking")
+    assert ("Tracking's backlog began at" in said[0], "no backlog" in said[1]) == (True, False), said
 
 
 TIME = r"(\d{4}-[\dT:.-]+Z)"
