@@ -15,6 +15,7 @@ from tests.lake.test_streams import KEYS, beats
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
+from tidemark.pipeline.watermark.state import Beginning, Lost
 
 NOW = SystemClock().now()
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]x[/bold]\u202e"
@@ -90,6 +91,9 @@ def test_requeue_lands_what_passes_and_status_tells_it_from_what_waits(place: Pl
     assert said[0] == ["would", "land", "3", "heartbeats"]
     assert said[3] == ["still", "rejected", "1", "message:", "1", "NO_STREAM_ID"]
     assert place.lake().heartbeats().extent().rows == 0
+    log = place.lake().tracking_log()
+    log.begin(Beginning(NOW))
+    log.append(Lost("for the test", NOW))
     facts = json.loads(place.tidemark("quarantine", "--requeue", "--since", "4h", "--json").out)
     assert (facts["landed"], facts["still_rejected"]) == (2, {"NO_STREAM_ID": 1})
     facts = json.loads(place.tidemark("quarantine", "--requeue", "--json").out)
@@ -97,6 +101,7 @@ def test_requeue_lands_what_passes_and_status_tells_it_from_what_waits(place: Pl
     status = json.loads(place.tidemark("status", "--json").out)
     assert status["quarantined"] == {"NO_STREAM_ID": 1}, "its payload is not read by the contract of today"
     assert (status["requeued"], status["landed_rows"]) == ({"NO_STREAM_ID": 3}, 3)
+    assert "which band is enough (without what was requeued)" in place.tidemark("status").out
     shown = place.tidemark("quarantine").out.splitlines()
     assert shown[1].split() == ["NO_STREAM_ID", "1", "3"]
     assert "UNREADABLE_PAYLOAD" not in "".join(shown)

@@ -173,12 +173,13 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
     changed, page = found.details.get("settings_changed"), "docs/concepts/late-and-missed.md"
+    without_requeued = " (without what was requeued)" if facts.get("requeued") else ""
     advice = (
         (facts.get("lost_at_least"), f"find out who else acknowledges on base, or seeks base ({page})"),
         (facts.get("untracked"), f"find out who else reads tracking, or seeks tracking ({page})"),
         (any(name.endswith("_unknown") for name in facts), "`tidemark repair` names the damaged files"),
         (facts.get("windows_stale"), "`tidemark repair` recomputes stale windows, if the sensor `tracking` does not"),
-        (facts.get("late") or facts.get("missed"), "`tidemark tune` says which band is enough"),
+        (facts.get("late") or facts.get("missed"), f"`tidemark tune` says which band is enough{without_requeued}"),
         (changed, "restart `tidemark up`, so that it reads the changed settings"),
         (any(one != changed for one in failing), "read the log of the failed run or tick in Dagster's UI"),
         (facts.get("quarantined"), "`tidemark quarantine` shows why messages are rejected"),
