@@ -63,10 +63,12 @@ class StopAsked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The processes that a supervisor has recorded in its folder: itself (`owner`), and its services in start order."""
+    """The processes that a supervisor has recorded in its folder: itself (`owner`), and its services in start order.
+    `folder` identifies the folder even if it is renamed, so that a copy of it does not claim the processes."""
 
     owner: ProcessName | None = None
     services: Mapping[str, ProcessName] = field(default_factory=dict)
+    folder: str = ""
 
     def living_owner(self) -> ProcessName | None:
         """Return the recorded supervisor if it is alive and not this process, otherwise None."""
@@ -86,11 +88,18 @@ def noted_file(folder: Path) -> SlotFile[Noted]:
 
 
 def noted_in(folder: Path) -> Noted:
-    """Read the recorded processes of a folder; none if the file is absent or damaged. Raises NewerFormat, and
-    ServiceFailed if the file cannot be read."""
+    """Read the recorded processes of a folder; none if the file is absent, damaged, or copied from another folder. Raises
+    NewerFormat, and ServiceFailed if the file cannot be read."""
     with suppress(DamagedNote), usable(folder):
-        return noted_file(folder).read() or Noted()
+        noted = noted_file(folder).read()
+        if noted is not None and noted.folder in ("", _identity(folder)):
+            return noted
     return Noted()
+
+
+def _identity(folder: Path) -> str:
+    there = folder.stat()
+    return f"{there.st_dev}/{there.st_ino}"
 
 
 @dataclass
@@ -241,7 +250,7 @@ class Supervisor:
             with suppress(psutil.NoSuchProcess):
                 if one.process.is_running():
                     services[one.spec.name] = process_of(one.process.pid)
-        noted_file(self.state_folder).write(Noted(own_process(), services))
+        noted_file(self.state_folder).write(Noted(own_process(), services, _identity(self.state_folder)))
 
     def _log_end(self, one: StartedService) -> str:
         return log_end(self.log_file(one.spec.name), one.log_from)

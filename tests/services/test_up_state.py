@@ -1,6 +1,7 @@
 """`tidemark up` seen from outside: over a real supervisor in a process of its own."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
         psutil.Process(one.process).kill()
 
 
-def test_what_runs_is_told_and_stopped(up: Up) -> None:
+def test_what_runs_is_told_and_stopped(up: Up, tmp_path: Path) -> None:
     pid = up.start()
     owner, services = up_state(up.settings)
     assert owner is not None
@@ -89,6 +90,10 @@ def test_what_runs_is_told_and_stopped(up: Up) -> None:
     assert [(one.name, one.runs, one.is_ready) for one in services] == [("Spark Connect", True, False)]
     with pytest.raises(AlreadyRunning, match=f"^already running as process {pid} on .* since 20"):
         Supervisor(up.settings.dagster.state_folder, SystemClock(), print).take_over()
+    copied = up.settings.model_copy(update={"dagster": DagsterSettings(storage=str(tmp_path / "copy" / "dagster"))})
+    shutil.copytree(up.settings.dagster.state_folder, copied.dagster.state_folder)
+    stop_up(copied, SystemClock(), print)
+    assert is_alive(pid), "a copy of the folder claims nothing"
     up.stop()
     assert up.said == [f"asking process {pid} to stop", "stopped"]
     assert not is_alive(pid)
