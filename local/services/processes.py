@@ -88,7 +88,7 @@ def noted_file(folder: Path) -> SlotFile[Noted]:
 
 
 def noted_in(folder: Path) -> Noted:
-    """Read the recorded processes of a folder; none if the file is absent, damaged, or copied from another folder. Raises
+    """Read the recorded processes of a folder; none if the file is absent, damaged or from another folder. Raises
     NewerFormat, and ServiceFailed if the file cannot be read."""
     with suppress(DamagedNote), usable(folder):
         noted = noted_file(folder).read()
