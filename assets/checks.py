@@ -324,6 +324,7 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
         passed=age <= bound and standing is None,
         severity=ERROR,
         description=description,
+        watermark="" if watermark is None else iso(watermark),
         age_seconds=age.total_seconds(),
         max_age_seconds=bound.total_seconds(),
     )

@@ -42,8 +42,8 @@ COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "untracked"),
     *("passed_over", "breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
-"""A check is reported again only if its verdict or one of these figures has changed. Row counts are left out, because
-they change whenever messages land."""
+"""A check is reported again only if its verdict or one of these figures has changed, or if another figure has become
+known or unknown (zero or empty). Row counts are not among these figures: they change whenever messages land."""
 
 
 @dataclass
@@ -63,7 +63,8 @@ class StalenessMemory:
             self.reported.clear()
         found, self.cursor = [], uuid4().hex
         for evaluation in evaluations:
-            outcome = (evaluation.passed, [evaluation.metadata.get(name) for name in COUNTS])
+            known = {name for name, figure in evaluation.metadata.items() if figure.value}
+            outcome = (evaluation.passed, [*(evaluation.metadata.get(name) for name in COUNTS), known])
             if self.reported.get(evaluation.check_name) != outcome:
                 self.reported[evaluation.check_name] = outcome
                 found.append(evaluation)

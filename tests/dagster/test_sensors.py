@@ -27,6 +27,7 @@ from tests.lake.builders import put
 from tidemark.assets.jobs.housekeeping import housekeeping_job
 from tidemark.assets.requeue import MOST_REQUESTS
 from tidemark.assets.scheduler.requests import pause_of
+from tidemark.assets.sensors.staleness import AUDIT_EVERY
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, iso
 from tidemark.pipeline.errors import LakeOwned, LakeUnwritable, PubSubUnreachable
 from tidemark.pipeline.lake.store.disk import DiskObjects
@@ -284,16 +285,22 @@ def checks(data: object) -> dict[str, dg.AssetCheckEvaluation]:
     return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
 
 
-def test_a_missing_field_and_one_of_another_kind_are_warned_of(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+def test_a_missing_field_and_one_of_another_kind_are_warned_of_and_no_check_stays_with_what_an_empty_lake_says(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
     world, settings = ModelWorld(PUBSUB), settings_of(PUBSUB, tmp_path)
     fields = {"temperature": "number", "humidity": "number", "status": "boolean"}
     message = MessageSettings(fields=fields)  # type: ignore[arg-type]
     settings = settings.model_copy(update={"message": message})
+    ticking = Ticking(settings, instance, world.clock, world)
+    empty = checks(ticking.tick("staleness"))
     start = backlog_start(world.clock)
     publish(world, settings, beats_between(start, start + MINUTE))
-    ticking = Ticking(settings, instance, world.clock, world)
     ticking.land_and_close()
-    found = checks(ticking.tick("staleness"))["fields_present"]
+    world.clock.advance(AUDIT_EVERY)
+    told = checks(ticking.tick("staleness"))
+    assert empty.keys() - told.keys() == {"missed", "subscriptions"}, "what these say is still true"
+    found = told["fields_present"]
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert found.metadata["null_fields"].value == "humidity, status"
     assert found.metadata["null_rows"].value == {"humidity": 4, "status": 4}
