@@ -14,7 +14,7 @@ from tidemark.assets.partitions import stretches_asked
 from tidemark.assets.scheduler.turns import Attempt, Attempts
 from tidemark.pipeline.clock import format_duration, is_recent
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, name_of, pipeline_tag
+from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, PIPELINE, WINDOWS, name_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Spans, Windowing
 
@@ -83,10 +83,14 @@ def ended_attempts(
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> Attempts:
     """Return the newest succeeded and failed runs of a job over windows, newest first. Failed runs for which `counts`
-    is false are left out."""
+    is false are left out, and those without the tag WINDOWS: they were refused before they computed anything."""
     success, failure = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
     records = runs.newest(job_name, RUNS_LOOKED_AT, [success, failure])
-    counted = (record for record in records if record.dagster_run.status is success or counts(record))
+    counted = (
+        record
+        for record in records
+        if record.dagster_run.status is success or (WINDOWS in record.dagster_run.tags and counts(record))
+    )
     found = (attempt_of(record, windowing, ended_at(record)) for record in counted)
     return sorted(found, key=lambda attempt: attempt.ended_at, reverse=True)
 
