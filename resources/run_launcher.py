@@ -8,7 +8,11 @@ from dagster import DagsterRun, DefaultRunLauncher, deserialize_value
 
 from tidemark.resources import private
 
-DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
+UNTOLD = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: "its code server is too busy to answer",
+    grpc.StatusCode.UNIMPLEMENTED: "`dagster dev` or `dagster code-server` may run it in an earlier server",
+}
+"""Errors of a code server that do not tell whether it executes a run, and what they mean."""
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
@@ -21,8 +25,9 @@ class WatchedRunLauncher(DefaultRunLauncher):
     def check_run_worker_health(self, run: DagsterRun) -> Any:
         """Return whether a run is alive, as reported by its code server.
 
-        - RUNNING if the server executes the run, or is too busy to answer. Also RUNNING for a run that no launcher
-          started, such as a run of `dagster asset materialize`, because its process cannot be queried.
+        - RUNNING if the server executes the run, is too busy to answer, or is a proxy of Dagster's, which asks only the
+          server that it loaded last. Also RUNNING for a run that no launcher started, such as a run of `dagster asset
+          materialize`, because its process cannot be queried.
         - FAILED if the server does not execute the run, or does not answer for another reason.
         - UNKNOWN if the run has not reached a code server.
         """
@@ -37,9 +42,11 @@ class WatchedRunLauncher(DefaultRunLauncher):
                 client.can_cancel_execution(private.CanCancelExecutionRequest(run_id=run.run_id), timeout=5),
                 private.CanCancelExecutionResult,
             )
+            if not asked.can_cancel:
+                client.get_current_runs()  # a proxy does not implement this
         except private.DagsterUserCodeUnreachableError as error:
-            if isinstance(error.__cause__, grpc.RpcError) and error.__cause__.code() is DEADLINE_EXCEEDED:
-                return answer(status.RUNNING, f"its code server is too busy to answer: {error}")
+            if isinstance(error.__cause__, grpc.RpcError) and error.__cause__.code() in UNTOLD:
+                return answer(status.RUNNING, f"{UNTOLD[error.__cause__.code()]}: {error}")
             return answer(status.FAILED, f"the code server that ran it does not answer: {error}")
         if asked.can_cancel:
             return answer(status.RUNNING, "its process is alive")

@@ -18,6 +18,7 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobO
 from dagster._core.test_utils import create_run_for_test
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import GrpcServerTarget
+from dagster._grpc.client import DagsterGrpcClient
 
 from tests.clock import until
 from tests.dagster import waiting_job
@@ -71,10 +72,11 @@ class CodeServer:
     instance: dg.DagsterInstance
     port: int
     log: Path
+    module: tuple[str, ...] = (CODE_SERVER,)
     launched: list[psutil.Process] = field(default_factory=list)
 
     def start(self) -> None:
-        command = [sys.executable, "-m", CODE_SERVER, "-h", HOST, "-p", str(self.port)]
+        command = [sys.executable, "-m", *self.module, "-h", HOST, "-p", str(self.port)]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*command, "-f", waiting_job.__file__], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
@@ -183,6 +185,20 @@ def test_a_code_server_that_is_busy_has_its_run_and_one_that_is_killed_has_lost_
     health = server.health(run)
     assert health.status is WorkerStatus.FAILED
     assert "the code server does not run it" in (health.msg or "")
+
+
+def test_a_run_goes_on_when_dagster_s_proxy_loads_its_code_again(instance: dg.DagsterInstance, folder: Path) -> None:
+    proxy = CodeServer(instance, free_port(), folder / "proxy.log", ("dagster", "code-server", "start"))
+    proxy.start()
+    run = proxy.launch()
+    started = psutil.Process(proxy.process.pid).children(recursive=True)
+    DagsterGrpcClient(port=proxy.port, host=HOST).reload_code(timeout=SECONDS)
+    health = proxy.health(run)
+    for one in [*started, *psutil.Process(proxy.process.pid).children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    proxy.kill()
+    assert health.status is WorkerStatus.RUNNING
 
 
 @pytest.mark.parametrize(
