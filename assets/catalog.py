@@ -84,8 +84,8 @@ def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.Asset
 
 
 def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> list[dg.AssetSpec]:
-    """Return the specs of external assets: topic, subscriptions, histogram and watermark. Without `pubsub.attach`, also
-    return those of heartbeats and quarantine."""
+    """Return the specs of the external assets: topic (unless `topic` is another asset for it), subscriptions, histogram
+    and watermark. Without `pubsub.attach`, also return those of heartbeats and quarantine."""
     tracking = name_of(settings, "tracking")
     becomes = "be acknowledged for the first time on base" if settings.pubsub.attach else "land"
     tracked = [

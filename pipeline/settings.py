@@ -53,8 +53,8 @@ WINDOW_SLOTS = 2
 
 READING_SLACK = timedelta(seconds=1)
 """Upper bound on the delay from a message's publish time until Pub/Sub shows the message as unacknowledged. Every
-measured delay was shorter. This bound is the default `slack` of the tracking subscription's reading. The default for
-the base subscription is the whole band, because only the slack protects a message that base does not show yet."""
+measured delay was shorter. On Google's service, this is the default `slack` of tracking's reading. Base's default is
+the whole band, because only the slack protects a message that base does not show yet."""
 
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """Advice in an error message if no settings file is named, and the current folder has none."""

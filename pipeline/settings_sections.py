@@ -380,7 +380,7 @@ class WindowSettings(Section):
             raise ValueError("first must be a time in UTC, such as 2026-01-01T00:00:00Z")
         if self.first < EPOCH or (self.first - EPOCH) % self.length:
             raise ValueError(
-                "windows.first must be the start of a window from 1970 on: midnight UTC plus a multiple of the length"
+                "windows.first must be in 1970 or later, at midnight UTC plus a multiple of windows.length"
             )
         return self
 

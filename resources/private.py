@@ -51,6 +51,7 @@ _BY_LOSS = {
         "DagsterUserCodeUnreachableError": "dagster._core.errors:DagsterUserCodeUnreachableError",
         "CanCancelExecutionRequest": "dagster._grpc.types:CanCancelExecutionRequest",
         "CanCancelExecutionResult": "dagster._grpc.types:CanCancelExecutionResult",
+        "get_current_runs": "dagster._grpc.client:DagsterGrpcClient.get_current_runs",
         "client_of_run": "dagster._core.launcher.default_run_launcher:"
         "DefaultRunLauncher._get_grpc_client_for_termination",
     },

@@ -43,7 +43,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
                 private.CanCancelExecutionResult,
             )
             if not asked.can_cancel:
-                client.get_current_runs()  # a proxy does not implement this
+                private.get_current_runs(client)  # a proxy does not implement this
         except private.DagsterUserCodeUnreachableError as error:
             if isinstance(error.__cause__, grpc.RpcError) and error.__cause__.code() in UNTOLD:
                 return answer(status.RUNNING, f"{UNTOLD[error.__cause__.code()]}: {error}")

@@ -223,7 +223,7 @@ WRONG = [
     ("[windows]\nfirst = 2026-01-01T00:00:00", "first must be a time in UTC"),
     ("[windows]\nfirst = 2026-01-01T00:01:00Z", "first must be the start of a window"),
     ("[dagster]\nweb_port = 4266", "web_port and code_port must be two different ports"),
-    ("[windows]\nfirst = 1969-12-31T00:00:00Z", "a window from 1970 on: midnight"),
+    ("[windows]\nfirst = 1969-12-31T00:00:00Z", "in 1970 or later, at midnight"),
     ("[pubsub]\nbase_subscription = 'same'\ntracking_subscription = 'same'", "two different subscriptions"),
     ("[pubsub]\nemulator_host = '8085'", "host:port"),
     (f"[pubsub]\nfilter = '{'é' * 129}'", "the filter is 258 bytes long; Pub/Sub allows at most 256 bytes"),

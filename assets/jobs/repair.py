@@ -1,4 +1,4 @@
-"""The job `repair`, which does in Dagster's UI what the command `tidemark repair` does."""
+"""The job `repair`, which does in Dagster's UI what `tidemark repair` does without --recompute and --forget."""
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta

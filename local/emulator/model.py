@@ -90,7 +90,7 @@ class PubSubModel(Catalogue):
         ends, it is redelivered with the same id and publish time. Raises NotFound.
 
         With `max_bytes`, the message that brings the total to this size is the last one. `goes_on` is true if a waiting
-        call tries again. Then, of the faults per call, only the loss of an answer with messages can happen.
+        call tries again. Such a retry has none of the faults per call, except that an answer with messages may be lost.
         """
         if not goes_on:
             self._before()

@@ -82,7 +82,7 @@ def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) 
     """Run the checks concurrently, and return all findings in the order of the checks.
 
     - Without `within`, a check that exceeds its own time limit gets a finding that says so.
-    - With `within`, a check also has at most that many seconds. A check that exceeds a limit gets no such finding.
+    - With `within`, each check has at most that many seconds, and no finding says that a check exceeded its limit.
     - A TidemarkError becomes a BROKEN finding, unless another check reports it. Any other error becomes a WARNING.
 
     The thread of an overdue check is abandoned, and ends with the process.

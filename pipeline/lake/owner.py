@@ -22,8 +22,8 @@ is the longest tick interval that settings allow."""
 
 @dataclass(frozen=True, slots=True)
 class PipelineName:
-    """A pipeline, identified by its topic and subscriptions. Its name `pipeline` is only for display: a caller of
-    `td.pipeline` may pass a name that the settings file lacks."""
+    """A pipeline, identified by its topic and subscriptions. The field `pipeline` is only a display name, because
+    a caller of `td.pipeline` may pass a name that the settings file lacks."""
 
     pipeline: str = field(compare=False)
     topic: str

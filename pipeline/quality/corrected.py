@@ -171,7 +171,7 @@ def _rows(changes: pl.DataFrame, **of_all: Any) -> pa.Table:
 
 def _read(followed: FollowedTable, paths: Sequence[str]) -> pl.DataFrame:
     if not paths:
-        raise CorruptObject("a repair removed the window, whose file is damaged; a run computes it again")
+        raise CorruptObject("a repair removed the window because its file was damaged; a later run recomputes it")
     read = (pl.DataFrame(followed.table.table.file_rows(path, None)) for path in paths)
     return pl.concat([rows.drop(PARTITION, strict=False) for rows in read], how="diagonal_relaxed")
 

@@ -145,7 +145,7 @@ class ParquetTrace:
         if least is not None and (least < FIRST_MOMENT_US or most > LAST_MOMENT_US):
             raise TraceUnusable(
                 f"{name} in {self.path} contains a time outside the years 1000 to 8999; check whether the times were "
-                "written in another unit than the column's type says"
+                "written in a different unit from that of the column's type"
             )
         times: Ints = present.fill_null(TIMES[name]).to_numpy(zero_copy_only=False)
         return times

@@ -227,8 +227,8 @@ def without_options(remote: str) -> str:
 
 
 def check_answers(remote: str) -> None:
-    """Raise SparkUnreachable if no Spark Connect server listens at an address such as `sc://localhost:15002`, or if TLS
-    with the server fails. The Spark client would retry for ten minutes before it reports an error."""
+    """Raise SparkUnreachable if nothing listens at `remote`, such as `sc://localhost:15002`, or if its TLS handshake
+    fails. Without this check, the Spark client would retry for ten minutes before it reports an error."""
     host, port = host_and_port(remote)
     try:
         with socket.create_connection((host, port), timeout=ANSWERS_WITHIN_SECONDS) as connection:

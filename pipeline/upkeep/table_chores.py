@@ -136,9 +136,9 @@ def target_bytes(size: int) -> int:
 
 
 def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures:
-    """Delete the files and commits that only belong to old versions of a table, and return the numbers of both. A
-    version is old if a later one replaced it more than `keep` ago. `keep` must be whole hours. Also write a
-    checkpoint, so that the table opens quickly. With `dry_run`, only count the files.
+    """Delete the files and commits that belong only to old versions of a table, and return the numbers of both. A
+    version is old if a later one replaced it more than `keep` (whole hours) ago. Its commits stay for SPARE longer.
+    Also write a checkpoint, so that the table opens quickly. With `dry_run`, only count the files.
 
     Files that are not committed yet are not deleted. May be killed at any time, and may run concurrently with all other
     processes. Raises LakeError.

@@ -55,7 +55,7 @@ class Situation:
 
     @property
     def base_as_read(self) -> datetime:
-        """Like `oldest_base`, but without slack: `release`; without a release, base's reading as it was read."""
+        """Like `oldest_base`, but without slack: `release` if there is one, otherwise base's reading as is."""
         return self.release or known(self.base).oldest_unacked
 
     @property

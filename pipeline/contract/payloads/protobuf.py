@@ -50,7 +50,7 @@ class MessageType:
 
     The constructor adds this type, and the types of all nested messages, to the mapping `known`, by name. `values` is
     the number of values of a message: one for itself and one per field. Values inside nested messages are not included.
-    Exception: a map's entry includes the `_made` values of its message, which the library creates even if it is absent.
+    A map entry with a message as its value also counts that message's `_made` values: the library makes it if absent.
     """
 
     def __init__(self, descriptor: Any, known: dict[str, "MessageType"]) -> None:

@@ -59,9 +59,9 @@ def land_named(
     reader that creates the manifest acknowledges its messages; those of other readers are redelivered. If no heartbeat
     is pulled, the manifest lists no rows.
 
-    A heartbeat below `watermark` is late. `is_over` returns true if Spark has finished the batch. The manifest may then
-    have been deleted, so the function raises LandingOver and acknowledges nothing. Raises PubSubError or LakeError. The
-    guarantee also holds after these errors, and the same name may be tried again.
+    A heartbeat below `watermark` is late. `is_over` returns true if Spark has finished the batch. If the manifest is
+    missing then, it may have been deleted: the function raises LandingOver and acknowledges nothing. Raises PubSubError
+    or LakeError. The guarantee also holds after these errors, and the same name may be tried again.
     """
     manifests = Notes(objects, MANIFEST)
     if (landed := manifests.find(name)) is not None:
