@@ -161,7 +161,6 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
         table.hold_to(settings.windows.length)
     fences = diffs.fence(keys), status.fence(keys)
     watermark = lake.tracking_log().newest().watermark
-    assert watermark is not None
     assert windows[-1].end <= watermark
     files = lake.heartbeats().files_between(windows[0].start - plan.lookback, windows[-1].end)
     run = DiffRun(f"by-hand-{uuid.uuid4().hex[:8]}", keys, files.version, watermark, lake._clock.now())

@@ -61,7 +61,6 @@ def said_by(folder: Path) -> dict[str, Any]:
     witness = LogWitness(lake.objects()).newest()
     trace = extent_of(ParquetTrace(folder / "trace.parquet"))
     assert kept is not None
-    assert witness is not None
     said = {
         "log": [entry_facts(log.entry(number)) for number in log.numbers()],
         "archived": log.numbers()[-1] + 1 - len(log.live_numbers()),
@@ -116,7 +115,6 @@ def state_facts(lake: Lake) -> list[Any]:
 def rows_of(table: LakeTable, columns: Sequence[str]) -> list[dict[str, Any]]:
     """A table's rows, in an order of their own."""
     current = table.in_place()
-    assert current is not None
     rows: list[dict[str, Any]] = current.to_pyarrow_table(columns=list(columns)).to_pylist()
     return sorted(rows, key=lambda row: [str(value) for value in row.values()])
 
@@ -126,7 +124,6 @@ def landings(lake: Lake) -> list[Any]:
     objects = lake.objects()
     batches = LandedBatches(objects, RUN)
     found = Notes(objects, MANIFEST).find(batches.name(2, 0))
-    assert found is not None
     pieces = [rows["message_id"].to_pylist() for rows in (Notes(objects, PIECE).read(piece) for piece in found.pieces)]
     return [sum(map(len, pieces)), pieces, batches.is_over(1), batches.is_over(2)]
 

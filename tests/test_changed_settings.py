@@ -505,8 +505,6 @@ def goes_on(place: Place, was: Tree, now: Tree) -> None:
     assert not landed - rows(lake, HEARTBEATS), "what has landed stays"
     assert {key: runs[key] for key in computed} == computed, "what was computed stays"
     reached = log.newest().watermark
-    assert watermark is not None
-    assert reached is not None
     assert reached >= watermark, "the watermark never moves back"
     said = [log.entry(number) for number in log.numbers() if number not in decided]
     policies = [one.policy for one in said if isinstance(one, DecisionRecord)]
@@ -556,7 +554,6 @@ def test_another_length_and_another_kind_are_refused_in_words_and_windows_are_co
     pipeline.compute()
     computed = rows(lake, "heartbeat_diffs", ("stream_id", "event_time"))
     closed_by = lake.tracking_log().newest().watermark
-    assert closed_by is not None
     end = changed.windowing.containing(closed_by).start
     landed = set(rows(lake, HEARTBEATS, ("stream_id", "event_time"), before=end))
     assert computed == Counter(landed), "every heartbeat of a closed window is in one row"
@@ -593,5 +590,4 @@ def test_the_windows_of_an_earlier_tidemark_tell_their_length(tmp_path: Path, ke
     same.hold_to(timedelta(minutes=5))
     same.replace(DiffRun("now", keys, -1, at(0), SystemClock().now()), same.fence(keys))
     current = lake.table(HEARTBEAT_DIFFS).current()
-    assert current is not None
     assert current.metadata().configuration[LENGTH] == "5m", "it is noted with the next commit"

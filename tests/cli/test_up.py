@@ -145,7 +145,6 @@ def test_options_that_do_not_go_together_are_refused(house: House, options: Sequ
 def test_a_full_disk_ends_up_before_anybody_is_asked(house: House, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(house.settings.dagster.storage).mkdir(parents=True)
     full = house.settings.lake.folder if which == "lake" else Path(house.settings.dagster.storage)
-    assert full is not None
     full.mkdir(parents=True, exist_ok=True)
     usage = shutil.disk_usage
     monkeypatch.setattr(

@@ -133,7 +133,6 @@ def test_the_project_loads_in_dagster_and_each_of_its_pipelines_ticks_over_its_c
         dg.Definitions.validate_loadable(defs)
         with dg.DagsterInstance.from_config(str(folder)) as with_a_queue:
             queue = with_a_queue.get_concurrency_config().run_queue_config
-        assert queue is not None
         assert queue.tag_concurrency_limits == [{"key": "tidemark/why", "limit": queue.max_concurrent_runs - 1}]
         groups = {defs.resolve_assets_def(key).group_names_by_key[key] for key in defs.resolve_all_asset_keys()}
         assert groups == {"tidemark", "eu", "america", "rest"}

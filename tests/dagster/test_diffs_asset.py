@@ -71,7 +71,6 @@ class Materializing:
 
     def rows(self) -> pa.Table:
         table = self.lake.diffs().table.in_place()
-        assert table is not None
         return table.to_pyarrow_table().sort_by([("stream_id", "ascending"), ("event_time", "ascending")])
 
     def written(self) -> list[Path]:

@@ -289,7 +289,6 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         assert [event.partition for event in events] == [HOUR, "2026-11-21T06-00Z", "2026-11-21T07-00Z"]
         assert events[0].metadata["rows"].value == ours.rows().num_rows
         run = instance.get_run_by_id(result.run_id)
-        assert run is not None
         assert run.tags[PIPELINE] == tags_of(theirs.settings)[PIPELINE], "housekeeping finds it"
         kept = theirs.lake.kept_windows(theirs.settings.windowing, theirs.settings.windows.lookback)
         kept.raise_to(theirs.settings.windowing.named(WINDOWS[1]))

@@ -50,7 +50,6 @@ def compute(diffs: WindowedTable, name: str, windows: Sequence[str], fence: Fenc
 def rows_by_window(lake: Lake) -> dict[str, dict[str, int]]:
     """How many rows of which run stand in each window."""
     table = lake.diffs().table.in_place()
-    assert table is not None
     found: dict[str, dict[str, int]] = {key: {} for key in lake.diffs().computed()}
     for row in table.to_pyarrow_table(columns=["window", "stream_id"]).to_pylist():
         of_window = found[row["window"]]
@@ -191,7 +190,6 @@ def test_what_commits_do_not_tell_is_taken_from_the_list_of_files(
         put(history.lake.diffs(), "empty", [WINDOWS[9].key])
     index = index_of(history).update()
     table = history.lake.diffs().table.current()
-    assert table is not None
     if loses == "a file without rows":
         (path,) = history.lake.diffs().fence([WINDOWS[9].key])[WINDOWS[9].key]
         gone = {"path": path, "dataChange": False, "partitionValues": {"window": WINDOWS[9].key}}

@@ -243,7 +243,6 @@ def test_behind_a_damaged_commit_the_tables_are_compared_as_a_whole(history: His
     history.compute(0, 2)
     history.land([Beat("c", 30)])
     landed = history.lake.heartbeats().in_place()
-    assert landed is not None
     landed.create_checkpoint()
     (history.folder / f"lake/heartbeats/_delta_log/{landed.version():020d}.json").write_text('{"commitInfo')
     assert history.staleness().check().by_stream["c"] == 1
@@ -255,12 +254,10 @@ def test_a_file_from_which_somebody_deleted_rows_is_read_as_any_other(history: H
     history.compute(0, 2)
     history.land([Beat("c", 30), Beat("secret", 40)])
     landed = history.lake.heartbeats().in_place()
-    assert landed is not None
     landed.delete("stream_id = 'secret'")
     missed = history.staleness().check()
     assert (missed.by_stream["c"], missed.damaged) == (1, {})
     computed = history.lake.diffs().table.current()
-    assert computed is not None
     computed.delete("stream_id = 'b'")
     assert streams_in(history.lake.diffs(), [WINDOWS[0].key]) == {WINDOWS[0].key: 1}
 

@@ -82,7 +82,7 @@ MOMENTS = pa.array([at(1), at(2)], US)
         ({"event_time": MOMENTS.cast(pa.timestamp("us"))}, ["without one (event_time)", "timestamp[us, tz=UTC]"]),
         ({"landed_at": pa.array([1, 2], pa.timestamp("ns", tz="UTC"))}, ["landed_at", "timestamp[ns", "microseconds"]),
         ({"tracked_at": pa.array([1 << 61, 2], pa.timestamp("ms", tz="UTC"))}, ["tracked_at", "out of range"]),
-        ({"tracked_at": pa.array([1 << 60, 2], US)}, ["tracked_at", "another unit"]),
+        ({"tracked_at": pa.array([1 << 60, 2], US)}, ["tracked_at", "a different unit"]),
         ({"stream_id": pa.array([b"a", b"b"])}, ["stream_id", "binary", "text"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -85,7 +85,6 @@ def up(tmp_path: Path) -> Iterator[Up]:
 def test_what_runs_is_told_and_stopped(up: Up, tmp_path: Path) -> None:
     pid = up.start()
     owner, services = up_state(up.settings)
-    assert owner is not None
     assert owner.process == pid
     assert [(one.name, one.runs, one.is_ready) for one in services] == [("Spark Connect", True, False)]
     with pytest.raises(AlreadyRunning, match=f"^already running as process {pid} on .* since 20"):

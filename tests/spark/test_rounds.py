@@ -59,8 +59,6 @@ def test_four_readers_land_a_whole_backlog_and_read_tracking_first(spark: SparkS
     assert shares[-1] == (3, 1)
     assert shares == sorted(shares), "tracking first, then base"
     newest, oldest = settled.landed.newest_event_time, settled.landed.oldest_event_time
-    assert newest is not None
-    assert oldest is not None
     assert newest - oldest == timedelta(milliseconds=19_999)
     # The last rounds of base have no entry of tracking beside them that could say what they used.
     account = lake_of(settings).tracking_log().catch_up().account.known + rounds._used
@@ -68,7 +66,6 @@ def test_four_readers_land_a_whole_backlog_and_read_tracking_first(spark: SparkS
     assert account.landed_bytes > account.landed
     assert account.pulls > 0
     table = lake_of(settings).heartbeats().current()
-    assert table is not None
     landings = [one for one in done if one.settled.landed.messages]
     assert table.version() <= len(landings), "more commits than rounds that landed anything, and the table's creation"
     snapshots = sum(one.settled.persisted.snapshots for one in done)

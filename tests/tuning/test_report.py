@@ -29,7 +29,6 @@ def report_on(
     trace: MemoryTrace, *, present: Policy = PRESENT, target: float = 0.001, bands: Sequence[timedelta] = BANDS
 ) -> TuningReport:
     disorder = disorder_of(trace, present.band)
-    assert disorder is not None
     chosen = {name: value for name, value in asdict(present).items() if name in WatermarkSettings.model_fields}
     extent = extent_of(trace)
     workload = Workload(

@@ -57,7 +57,6 @@ class House(house_of.House):
 
     def rows(self) -> list[dict[str, Any]]:
         table = self.lake.heartbeats().in_place()
-        assert table is not None
         return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: str(row["message_id"]))
 
     def files(self, name: str) -> list[str]:
@@ -152,7 +151,6 @@ def keep_in(bucket: LakeSettings) -> None:
     assert (did["files"], did["files_after"]) == (MANY, 1)
     assert trim(table, NOTHING)["files"] == MANY
     current = lake.table(HEARTBEATS).in_place()
-    assert current is not None
     assert current.to_pyarrow_table().num_rows == 2 * MANY
     assert drop_partitions(table, "2026-11-22T00Z")["rows"] == 2 * MANY
     settings = Settings(lake=bucket)
@@ -170,7 +168,6 @@ def keep_in(bucket: LakeSettings) -> None:
 def test_a_reader_of_an_earlier_version_reads_on_until_that_is_no_longer_kept(tmp_path: Path) -> None:
     house = House(tmp_path)
     reader = house.lake.heartbeats().in_place()
-    assert reader is not None
     rows = reader.to_pyarrow_table().num_rows
     assert list(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
     trim(house.lake.table(HEARTBEATS), DAY)
@@ -264,7 +261,6 @@ def around_a_day(house: House, day: Window, tidy: Callable[[], list[Chore]]) -> 
         house.decide((day.end + after - START).total_seconds())
         assert not [chore for chore in tidy() if chore.failed]
         since = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
-        assert since is not None
         assert (since <= day.start) is is_there
         yield is_there
 
@@ -296,7 +292,6 @@ def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_c
     (damaged,) = Surveyor(house.settings(), house.clock).look(START, START + HOUR).blocked
     assert (damaged.fault, "Restore a copy" in damaged.blocked_by[0]) == (Fault.DAMAGED, True)
     kept = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
-    assert kept is not None
     assert kept - LOOKBACK >= START + 40 * timedelta(minutes=1) > kept - LOOKBACK - LENGTH
     assert house.lake.kept_windows(WINDOWING, LOOKBACK + HOUR).since() == kept + HOUR, "a longer lookback needs more"
     checked = house.history.staleness()

@@ -43,7 +43,6 @@ class House(house_of.House):
 
     def landed_files(self) -> list[Path]:
         table = self.lake.heartbeats().in_place()
-        assert table is not None
         return [Path(uri) for uri in table.file_uris()]
 
     def run_of(self, window: int) -> str:
@@ -299,6 +298,5 @@ def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(house
     assert first.startswith(f"{no_parquet}: it cannot be read: ")
     assert second == f"{file}: it has 1 row, but should have 2"
     landed = house.lake.heartbeats().in_place()
-    assert landed is not None
     landed.delete()
     assert Surveyor(house.settings(), house.clock).range_of(None, None) == (START, at(600)), "without heartbeats too"

@@ -291,7 +291,6 @@ def test_the_effective_reading_is_the_largest_of_its_epoch_in_any_order_of_foldi
     state = follow(None, first, TOLERANCE)
     for each in others:
         state = follow(state, each, TOLERANCE)
-    assert state is not None
     assert state.epoch == 1
     largest = max(each.oldest_unacked for each in (first, *others))
     assert state.oldest_unacked == largest
@@ -306,7 +305,6 @@ def test_within_an_epoch_the_effective_reading_never_falls_and_a_fall_is_an_epoc
     of_epoch: list[Reading] = []
     for each in readings_from(steps):
         before, state = state, follow(state, each, TOLERANCE)
-        assert state is not None
         if before is not None and each.oldest_unacked < before.oldest_unacked - TOLERANCE:
             assert state.epoch == before.epoch + 1
             of_epoch = []

@@ -71,7 +71,6 @@ def test_without_a_reading_the_last_one_counts_until_it_is_too_old() -> None:
     held = log.read(300.001, None, reading(300.001))
     assert held.reason is Reason.HELD_STALE_READING
     assert held.watermark is not None
-    assert first is not None
     assert first <= held.watermark <= at(100)
     assert outcome(log.tick(400)) == (Reason.ADVANCED, at(388.25))
 
