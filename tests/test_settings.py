@@ -195,7 +195,7 @@ def test_a_rule_over_several_settings_names_each_source(written: Written, monkey
     assert load_settings(file).windows.first == datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
     monkeypatch.setenv("TIDEMARK_WINDOWS__LENGTH", "1h")
     message = refusal(file)
-    assert f"(from {file} and $TIDEMARK_WINDOWS__LENGTH): windows.first must be the start of a window" in message
+    assert f"(from {file} and $TIDEMARK_WINDOWS__LENGTH): windows.first must be in 1970 or later" in message
 
 
 def test_an_error_about_several_sections_shows_no_value_of_them(written: Written) -> None:
@@ -221,7 +221,7 @@ WRONG = [
     ("[message.fields]\nt = 'number'\nt_delta = 'text'", TWICE),
     ("[windows]\nlength = '7m'", "the window length must be one of 1m, 2m, 3m"),
     ("[windows]\nfirst = 2026-01-01T00:00:00", "first must be a time in UTC"),
-    ("[windows]\nfirst = 2026-01-01T00:01:00Z", "first must be the start of a window"),
+    ("[windows]\nfirst = 2026-01-01T00:01:00Z", "at midnight UTC plus a multiple of windows.length"),
     ("[dagster]\nweb_port = 4266", "web_port and code_port must be two different ports"),
     ("[windows]\nfirst = 1969-12-31T00:00:00Z", "in 1970 or later, at midnight"),
     ("[pubsub]\nbase_subscription = 'same'\ntracking_subscription = 'same'", "two different subscriptions"),

@@ -94,7 +94,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
             named = zip([*values, None], parts, strict=True)
             cohorts = [Cohort(value, part.rows, report_on(part)) for value, part in named if part.rows]
     except OSError as error:
-        message = f"{source} cannot be split in {gettempdir()} ({error}); set TMPDIR to a folder with more free space"
+        message = f"{source} cannot be split in {gettempdir()} ({error}); set TMPDIR to a folder with free space"
         raise TidemarkError(message) from error
     return Cohorts(by, together, cohorts, len(counts) - len(values))
 

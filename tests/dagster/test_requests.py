@@ -281,7 +281,7 @@ def test_a_choice_that_fails_or_takes_long_fails_no_tick_and_is_not_lost(monkeyp
     while "still under way" in (request := chooser.request(lambda: some, CONTEXT)).sentence:
         pass
     assert request is some
-    assert chooser.request(unanswered, CONTEXT).sentence.endswith("failed: the storage does not answer")
+    assert chooser.request(unanswered, CONTEXT).sentence.endswith("tries again: the storage does not answer")
     assert chooser.request(lambda: some, CONTEXT) is some
 
 

@@ -130,5 +130,5 @@ def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeyp
 def test_unwritable_parts_are_one_error_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Source(seconds=60, rate=10).trace().write(tmp_path / "trace")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(TidemarkError, match=r"cannot be split in .* setting TMPDIR"):
+    with pytest.raises(TidemarkError, match=r"cannot be split in .* set TMPDIR"):
         on_trace(path, "stream_prefix:-", [seconds(5)])
