@@ -3,7 +3,7 @@ Dagster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from threading import Event
 from typing import Any
@@ -106,7 +106,7 @@ def tracking_sensor(
             spending=pubsub.spending(),
             signals=lake.signals("tracking"),
         )
-        _remember(lake, Side.TRACKING, "tracking", tracked.persisted)
+        _remember(lake, Side.TRACKING, "tracking", tracked.persisted, clock.now())
         lake.folded(tracked.state)
         recorder_of(lake).tracked(tracked)
         watermark = tracked.decision.watermark
@@ -162,7 +162,7 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
             )
         finally:
             rests.set()
-        _remember(lake, Side.BASE, "landing", landed)
+        _remember(lake, Side.BASE, "landing", landed, clock.now())
         recorder_of(lake).landed(landed)
         said = dg.SkipReason(landing_sentence(landed))
         return dg.SensorResult(skip_reason=said, asset_events=landing_events(settings, landed))
@@ -170,6 +170,11 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
     return landing
 
 
-def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested) -> None:
+def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested, now: datetime) -> None:
+    """Record what a tick took, for the checks, and what waits, for `status`. Messages that an earlier tick gave back
+    still wait until they are redelivered."""
+    before = lake.watch().came.get(side, came).waiting
+    if not came.waiting.messages and before.until is not None and now < before.until:
+        came = replace(came, waiting=before)
     lake.watch().came[side] = came
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = came.waiting.sentence()

@@ -20,6 +20,7 @@ from tidemark.pipeline.clock import HOUR_US, Clock, duration_us, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import PATIENCE, Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Ints, Messages
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed
+from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.ingest.counting import NONE, Counted, RememberedCopies, counted_parts
 from tidemark.pipeline.ingest.outcome import Ingested, Side, Taken, Waiting
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
@@ -205,6 +206,7 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
     """
     ack_ids, back, pulled, size = list[str](), list[str](), 0, 0
     unread: Sequence[str] = ()
+    until_back: datetime | None = None
     is_over = False
     try:
         for batch in batches:
@@ -218,6 +220,7 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
                     waits[seconds_of(waited, keeper.patience)].append(ids[position])
                 for seconds, these in waits.items():
                     subscription.give_back(these, seconds)
+                    until_back = newest_of(until_back, now + timedelta(seconds=seconds))
                 back += [ids[position] for position in part.left]
                 apart = {*part.undecided, *part.left}
                 ack_ids += [one for position, one in enumerate(ids) if position not in apart] if apart else ids
@@ -238,7 +241,8 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
     used = Usage(landed=len(ack_ids), landed_bytes=size)
     if kept.side is Side.TRACKING:
         used = Usage(tracked=len(ack_ids), tracked_bytes=size)
-    return replace(kept, ack_ids=ack_ids, used=used)
+    ingested = replace(kept.ingested, waiting=replace(kept.ingested.waiting, until=until_back))
+    return replace(kept, ingested=ingested, ack_ids=ack_ids, used=used)
 
 
 def seconds_of(waited: timedelta, patience: timedelta) -> int:

@@ -151,7 +151,7 @@ def test_a_message_that_cannot_be_judged_yet_is_given_back_for_ever_longer_until
         keeper = Doubting(HeartbeatReader(OLD), RememberedCopies(), None, clock, timedelta(minutes=1))
         taken = take([of_hours([0, 1])], subscription, keeper, clock.monotonic() + 60)
         assert (taken.ack_ids, subscription.back) == (["ack m0"], {seconds: ["ack m1"]})
-        assert taken.ingested.waiting == Waiting(1, "its schema")
+        assert taken.ingested.waiting == Waiting(1, "its schema", clock.now() + timedelta(seconds=seconds))
 
 
 # Event hours
