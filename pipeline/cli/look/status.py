@@ -168,7 +168,7 @@ def _is_up(settings: Settings) -> bool:
 def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], bool]) -> Iterator[str]:
     facts = found.facts
     if facts["decided"] is None or "standing_still" in found.details:
-        look = "`tidemark up --status` names a process that is not ready, and Dagster's UI has the logs of failed ticks"
+        look = "`tidemark up --status` names any process that is not ready, and Dagster's UI has logs of failed ticks"
         yield look if is_up() else f"start the pipeline (`tidemark up`); if it runs, {look}"
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
