@@ -51,7 +51,7 @@ class StalenessMemory:
     """The sensor's memory of its reports. A restarted code server reports everything once more. `cursor` is the cursor
     that the last tick gave to Dagster."""
 
-    reported: dict[str, tuple[bool, Sequence[object]]] = field(default_factory=dict)
+    reported: dict[str, tuple[bool, Sequence[object], set[str]]] = field(default_factory=dict)
     audited_at: datetime = EPOCH
     cursor: str | None = None
 
@@ -64,7 +64,7 @@ class StalenessMemory:
         found, self.cursor = [], uuid4().hex
         for evaluation in evaluations:
             known = {name for name, figure in evaluation.metadata.items() if figure.value}
-            outcome = (evaluation.passed, [*(evaluation.metadata.get(name) for name in COUNTS), known])
+            outcome = (evaluation.passed, [evaluation.metadata.get(name) for name in COUNTS], known)
             if self.reported.get(evaluation.check_name) != outcome:
                 self.reported[evaluation.check_name] = outcome
                 found.append(evaluation)

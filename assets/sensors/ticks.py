@@ -173,8 +173,9 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested, now: datetime) -> None:
     """Record what a tick took, for the checks, and what waits, for `status`. Messages that an earlier tick gave back
     still wait until they are redelivered."""
-    before = lake.watch().came.get(side, came).waiting
+    last = lake.watch().came
+    before = last.get(side, came).waiting
     if not came.waiting.messages and before.until is not None and now < before.until:
         came = replace(came, waiting=before)
-    lake.watch().came[side] = came
+    last[side] = came
     lake.kept.get(PROBLEMS, dict[str, str])[sensor] = came.waiting.sentence()

@@ -15,28 +15,21 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 
 from tidemark.local.services.stack import emulator_is_absent
 from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Setup, Statement, ok, warning
-from tidemark.pipeline.doctor.identity import (
-    BY_HAND,
-    METRICS,
-    ON_PURPOSE,
-    Component,
-    On,
-    Permission,
-    needs_of,
-    permissions_of,
-)
+from tidemark.pipeline.doctor.identity import BY_HAND, ON_PURPOSE, Component, On, Permission, needs_of, permissions_of
 from tidemark.pipeline.doctor.rest import Silent, ask, ask_bucket, bucket_of, reason_of
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.backlog import monitoring_client, request_of
 from tidemark.pipeline.pubsub.connection import ONE_TRY, publisher_client, reported, subscriber_client
 
+READ_METRICS = "monitoring.timeSeries.list"
+
 NOT_FATAL = {
-    "monitoring.timeSeries.list": "backlogs are read only by snapshots, so base's size is unknown before the first one",
+    READ_METRICS: "backlogs are read only by snapshots, so base's size is unknown before the first one",
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "changes to a subscription go unnoticed",
 }
-"""Permissions that the pipeline can do without, each with the consequence. `pubsub.reading = "monitoring"` requires the
-first one."""
+"""Permissions that the pipeline can do without, each with the consequence. `pubsub.reading = "monitoring"` requires
+READ_METRICS."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Statement]:
@@ -146,7 +139,7 @@ def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> It
     for permission, parts in lacking.items():
         why = next(need.why for need in needs_of(parts[0], reading) if need.permission == permission)
         spared = None if Component.ATTACH in parts else NOT_FATAL.get(permission.name)
-        is_read_from = reading == "monitoring" and permission == METRICS.permission
+        is_read_from = reading == "monitoring" and permission.name == READ_METRICS
         is_fatal = spared is None or is_read_from or any(part in BY_HAND for part in setup.components)
         yield (
             Level.BROKEN if is_fatal else Level.WARNING,
@@ -198,7 +191,7 @@ def check_quotas(setup: Setup) -> Iterator[Statement]:
 def _exceeded(setup: Setup, client: MetricServiceClient) -> list[str]:
     until, project = setup.clock.now(), setup.settings.pubsub.project
     request = request_of(project, EXCEEDED, "consumer_quota", until - LOOK_BACK, until, service="pubsub.googleapis.com")
-    wanted = "monitoring.timeSeries.list on the project (roles/monitoring.viewer)"
+    wanted = f"{READ_METRICS} on the project (roles/monitoring.viewer)"
     with reported("read the quotas of", f"projects/{project}", wanted, "Cloud Monitoring"):
         pager = client.list_time_series(request=request, **ONE_TRY)
         return sorted({
