@@ -1,7 +1,6 @@
 """`tidemark repair` as a person and a script use it, on a lake without a Dagster."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +103,8 @@ def test_the_lost_end_of_the_log_is_reported_and_forgetting_accepts_it(house: Re
     forgotten = house.place.tidemark("repair", "--forget", str(newest.number - 1))
     assert forgotten.code == 0, forgotten.err
     house.lake.tracking_log().append(Lost("judged by another contract", contract="other"))
-    again = house.repair()
-    assert (again.code, re.findall(r"entry (\d+) was lost", again.out)) == (0, [str(newest.number - 1)]), again.out
+    last = house.repair()
+    assert (last.code, last.out.count(" was lost"), f"entry {newest.number - 1} was lost" in last.out) == (0, 1, True)
     assert house.lake.tracking_log().catch_up().watermark == newest.watermark
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,7 +72,7 @@ class CodeServer:
     instance: dg.DagsterInstance
     port: int
     log: Path
-    module: tuple[str, ...] = (CODE_SERVER,)
+    module: tuple[str, ...]
     launched: list[psutil.Process] = field(default_factory=list)
 
     def start(self) -> None:
@@ -120,17 +120,25 @@ class CodeServer:
         self.process.wait()
 
 
-@pytest.fixture(scope="module")
-def server(instance: dg.DagsterInstance, folder: Path) -> Iterator[CodeServer]:
-    server = CodeServer(instance, free_port(), folder / "server.log")
+@contextmanager
+def serving(instance: dg.DagsterInstance, log: Path, module: tuple[str, ...] = (CODE_SERVER,)) -> Iterator[CodeServer]:
+    server = CodeServer(instance, free_port(), log, module)
     server.start()
     try:
         yield server
     finally:
+        with suppress(psutil.NoSuchProcess):
+            server.launched += psutil.Process(server.process.pid).children(recursive=True)
         server.kill()
         for one in server.launched:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
+
+
+@pytest.fixture(scope="module")
+def server(instance: dg.DagsterInstance, folder: Path) -> Iterator[CodeServer]:
+    with serving(instance, folder / "server.log") as server:
+        yield server
 
 
 def test_a_run_that_has_reached_no_code_server_is_not_known(instance: dg.DagsterInstance) -> None:
@@ -188,17 +196,10 @@ def test_a_code_server_that_is_busy_has_its_run_and_one_that_is_killed_has_lost_
 
 
 def test_a_run_goes_on_when_dagster_s_proxy_loads_its_code_again(instance: dg.DagsterInstance, folder: Path) -> None:
-    proxy = CodeServer(instance, free_port(), folder / "proxy.log", ("dagster", "code-server", "start"))
-    proxy.start()
-    run = proxy.launch()
-    started = psutil.Process(proxy.process.pid).children(recursive=True)
-    DagsterGrpcClient(port=proxy.port, host=HOST).reload_code(timeout=SECONDS)
-    health = proxy.health(run)
-    for one in [*started, *psutil.Process(proxy.process.pid).children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):
-            one.kill()
-    proxy.kill()
-    assert health.status is WorkerStatus.RUNNING
+    with serving(instance, folder / "proxy.log", ("dagster", "code-server", "start")) as proxy:
+        run = proxy.launch()
+        DagsterGrpcClient(port=proxy.port, host=HOST).reload_code(timeout=SECONDS)
+        assert proxy.health(run).status is WorkerStatus.RUNNING
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,8 @@ def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(executor_archive, "CONTRACT", 1)
     executor_archive.pack(archive)
     monkeypatch.undo()
-    assert "(task version 1), but" in said(check_environment, Level.WARNING, spark=carrying)
+    words = said(check_environment, Level.WARNING, spark=carrying)
+    assert f"contains tidemark {executor_archive.own_version()} (task version 1), but" in words
     said(check_environment, Level.OK, spark=sections.SparkSettings(executor_environment="gs://bucket/executors.tgz"))
 
 

@@ -118,7 +118,7 @@ def test_what_could_not_be_sent_is_a_sentence_and_is_in_the_next_message() -> No
     told.tell(state(1, 0, 10))
     published.fails = api.PermissionDenied("no")
     sentence = told.tell(state(2, 300, 310)) or ""
-    assert "the watermark was not sent to projects/p/topics/signal" in sentence
+    assert "not sent to projects/p/topics/signal, or not recorded; a later tick sends it" in sentence
     assert "grant pubsub.topics.publish on it" in sentence
     published.fails = api.NotFound("no topic")
     assert "run `tidemark provision`" in (told.tell(state(3, 600, 610)) or "")
