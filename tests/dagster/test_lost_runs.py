@@ -60,7 +60,8 @@ def test_a_run_of_which_nothing_is_heard_stops_no_sensor_for_longer_than_that(
     runs: Runs, status: STATUS, after: timedelta, becomes: STATUS, clock_set_back: timedelta
 ) -> None:
     run = noted(runs, status)
-    noted_at = SystemClock().now() - clock_set_back
+    (record,) = runs.newest(COMPUTE_WINDOWS, 1)
+    noted_at = record.update_timestamp - clock_set_back
     assert pause_of(runs, COMPUTE_WINDOWS, noted_at) is not None
     assert f"run {run.run_id[:8]}" in (pause_of(runs, COMPUTE_WINDOWS, noted_at + after - SECOND) or "")
     assert status_of(runs, run) is status
