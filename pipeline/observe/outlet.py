@@ -26,6 +26,8 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
+from markupsafe import Markup
+
 from tidemark.pipeline.charts import STYLE as CHART_STYLE
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.machine import is_ours
@@ -42,7 +44,8 @@ TEXT, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
 HTML, PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 FOLDER = files("tidemark.pipeline.observe").joinpath("templates")
-SCRIPT, STYLE = FOLDER.joinpath("page.js").read_text(), CHART_STYLE + FOLDER.joinpath("page.css").read_text()
+SCRIPT, PAGE_STYLE = (Markup(FOLDER.joinpath(name).read_text()) for name in ("page.js", "page.css"))  # noqa: S704
+STYLE = CHART_STYLE + PAGE_STYLE
 """The script and the style of the page. The Content-Security-Policy allows no other script or style."""
 
 

@@ -14,12 +14,11 @@ from threading import Event, Lock, Thread
 from typing import Any, Generic, TypeVar
 
 from jinja2 import PackageLoader
-from markupsafe import Markup
 
 from tidemark.pipeline.clock import EPOCH, Clock, is_recent, iso, rough
 from tidemark.pipeline.errors import ObjectMissing, TidemarkError
 from tidemark.pipeline.figures import counted
-from tidemark.pipeline.lake.layout import OpenLake
+from tidemark.pipeline.lake.layout import Lake, OpenLake
 from tidemark.pipeline.lake.log.history import sampled, standing_before
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.observe.explained import (
@@ -157,6 +156,8 @@ class Page:
         now, status = self._clock.now(), self._tables.found
         found = self._log.found or {}
         why = found if "at" in found else None
+        failing = [f"{self.name}: sensor {sensor}: " for sensor in found.get("failing", ())]  # `ticks` says why
+        health = [problem for problem in health if not problem.startswith(tuple(failing))]
         problems = list(dict.fromkeys([*self._log.problems(now), *self._tables.problems(now), *health]))
         is_known = self._log.found_at is not None or bool(problems)
         shown = VIEW.get_template("page.html" if whole else "live.html").render(
@@ -171,8 +172,8 @@ class Page:
             lag=None if why is None else lag_chart(why),
             plane=None if why is None else plane_chart(why["plane"]),
             every=int(min(max(self._settings.watermark.tick.total_seconds() / 2, 1), 10)),
-            style=Markup(STYLE),  # noqa: S704 (our own files)
-            script=Markup(SCRIPT),  # noqa: S704
+            style=STYLE,
+            script=SCRIPT,
         )
         return shown.encode()
 
@@ -210,7 +211,7 @@ class Page:
         if self._shown is None or now - self._followed_at > FOLLOWS_FOR:
             found = read_decided(log)
             if found is None:
-                return {"ticks": read_ticks(lake, self._settings, None, now).sentences}
+                return self._ticks(lake, None, now)
             before = standing_before(log, found[0])
             self._state, self._shown = before.after(*found), (*found, before)
             parts = (sampled(log, found[0], found[1].decision.at - HOURS), self._recent)
@@ -221,7 +222,12 @@ class Page:
         number, decided, before = self._shown
         _, facts = explained(number, decided, before)
         history = history_facts(list(self._recent), self._settings.watermark.tick, now)
-        return {**facts, **history, "ticks": read_ticks(lake, self._settings, decided.decision, now).sentences}
+        return {**facts, **history, **self._ticks(lake, decided.decision, now)}
+
+    def _ticks(self, lake: Lake, decision: Decision | None, now: datetime) -> Mapping[str, Sequence[str]]:
+        """Return sentences about failing ticks, and the names of the sensors that fail."""
+        ticks = read_ticks(lake, self._settings, decision, now)
+        return {"ticks": ticks.sentences, "failing": [one.sensor for one in ticks.failing]}
 
     def _follow(self, log: TrackingLog) -> None:
         """Read the rest of the tracking log, and record each new decision. Raises LakeError if that fails."""

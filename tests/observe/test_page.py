@@ -132,6 +132,7 @@ def test_the_page_follows_a_pipeline_and_says_that_it_holds_when_pubsub_stops(
             tick(ticking, "landing", "tracking")
             tab.locator(".meta", has_not_text=entry.group()).wait_for(timeout=WITHIN_MS)
             assert tab.locator("h1").inner_text() != "Something is wrong"
+            assert tab.locator("main > section").last.evaluate("box => getComputedStyle(box).borderTopWidth") == "1px"
             assert tab.evaluate("window.ran") is None
             stop(address)
             monkeypatch.setattr(failing, "LOOKS_EVERY", SECOND)  # so that a decision is overdue after seconds
@@ -139,6 +140,7 @@ def test_the_page_follows_a_pipeline_and_says_that_it_holds_when_pubsub_stops(
                 tick(ticking, "tracking")
             tab.get_by_text("ticks of the sensor tracking failed").first.wait_for(timeout=WITHIN_MS)
             tab.get_by_role("heading", name="No decision for").wait_for(timeout=WITHIN_MS)
+            assert tab.locator("header").inner_text().count("sensor tracking") == 1
             assert said == []
             assert {url.split("?")[0] for url in asked if not url.startswith("data:")} <= {
                 url_of(settings) + path for path in ("", "live", "cell")
