@@ -75,10 +75,11 @@ def up(
     except StopAsked:
         say("asked to stop while starting")
     finally:
-        say("stopping")
+        say_if_started = say if supervisor.running else lambda _: None
+        say_if_started("stopping")
         supervisor.stop()
         end(ownership, say)
-        say("stopped")
+        say_if_started("stopped")
 
 
 NOT_RUNNING = 3
