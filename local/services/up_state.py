@@ -61,13 +61,15 @@ def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> Non
                 f"process {owner.process} belongs to another user: ask that user to run `tidemark up --stop`"
             ) from error
         _wait(owner, folder, clock, say)
-    if not (folder / STATE_FILE).exists():
+    left = noted_in(folder).services  # none in a copy of the folder
+    if (folder / STATE_FILE).exists():
+        supervisor = Supervisor(folder, clock, say)
+        supervisor.take_over()
+        supervisor.stop()
+    if left:
+        say("stopped the services that an earlier `tidemark up` left running")
+    else:
         say("stopped" if owner is not None else f"nothing runs in {folder}")
-        return
-    supervisor = Supervisor(folder, clock, say)
-    supervisor.take_over()
-    supervisor.stop()
-    say("stopped the services that an earlier `tidemark up` left running")
 
 
 def _wait(owner: ProcessName, folder: Path, clock: Clock, say: Callable[[str], None]) -> None:

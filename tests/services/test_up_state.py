@@ -91,10 +91,11 @@ def test_what_runs_is_told_and_stopped(up: Up, tmp_path: Path) -> None:
         Supervisor(up.settings.dagster.state_folder, SystemClock(), print).take_over()
     copied = up.settings.model_copy(update={"dagster": DagsterSettings(storage=str(tmp_path / "copy" / "dagster"))})
     shutil.copytree(up.settings.dagster.state_folder, copied.dagster.state_folder)
-    stop_up(copied, SystemClock(), print)
+    stop_up(copied, SystemClock(), up.said.append)
     assert is_alive(pid), "a copy of the folder claims nothing"
     up.stop()
-    assert up.said == [f"asking process {pid} to stop", "stopped"]
+    assert up.said[1:] == [f"asking process {pid} to stop", "stopped"]
+    assert up.said.pop(0) == f"nothing runs in {copied.dagster.state_folder}"
     assert not any(map(is_alive, (pid, services[0].process.process)))
     assert up_state(up.settings) == (None, [])
     up.stop()
