@@ -1,9 +1,10 @@
 """The sensor that evaluates the checks of late, missed and lost heartbeats, finds the stale windows, and counts runs in
 the metrics."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import cast
 from uuid import uuid4
 
@@ -19,11 +20,14 @@ from tidemark.assets.sensors.watching import recorder_of, ticking_sensor
 from tidemark.pipeline.clock import EPOCH, Clock, is_recent
 from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeFull, LakeUnwritable
 from tidemark.pipeline.observe.recorder import CHECKED
+from tidemark.pipeline.orchestrator.names import name_of
 from tidemark.pipeline.quality.landings import MissedHeartbeats
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Spans, Window
 from tidemark.resources.keys import PUBSUB, pubsub_of
 from tidemark.resources.lake import LakeResource
+
+logger = logging.getLogger(__name__)
 
 USER = "staleness"
 """Name of the sensor. `LakeResource` caches the sensor's objects under this name."""
@@ -107,6 +111,7 @@ def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.Se
         for result in results:
             for figure in CHECKED.keys() & result.metadata.keys():
                 recorder_of(look.lake).counted(figure, cast("int", result.metadata[figure].value))
+        said += _same_name(context.instance, name_of(settings, USER), look.now)
         skipped = dg.SkipReason("; ".join([*(str(result.description) for result in results), *said]))
         news = memory.news(results, context.cursor)
         if is_audit_due:
@@ -114,6 +119,22 @@ def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.Se
         return dg.SensorResult(skip_reason=skipped, asset_events=news, cursor=memory.cursor)
 
     return staleness
+
+
+def _same_name(instance: dg.DagsterInstance, sensor: str, now: datetime) -> list[str]:
+    """Return a warning, which is also logged, if sensors of this name tick in several code locations."""
+    locations = set[str]()
+    for state in instance.schedule_storage.all_instigator_state() if instance.schedule_storage else ():
+        ticked = getattr(state.instigator_data, "last_tick_start_timestamp", None) or 0.0
+        if state.name == sensor and is_recent(datetime.fromtimestamp(ticked, UTC), now, 2 * CHECK_EVERY):
+            locations.add(state.origin.repository_origin.code_location_origin.location_name)
+    if len(locations) < 2:
+        return []
+    logger.warning(
+        said := f"the sensor {sensor} ticks in the code locations {', '.join(sorted(locations))}: give each pipeline "
+        "another dagster.name, because Dagster takes assets of one name for the same"
+    )
+    return [said]
 
 
 def _missed(look: CheckInput, context: dg.SensorEvaluationContext) -> MissedHeartbeats:

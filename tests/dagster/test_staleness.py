@@ -8,6 +8,8 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType, SensorInstigatorData
 from google.pubsub_v1 import SubscriberClient, types
 
 from tests.clock import ManualClock
@@ -99,6 +101,23 @@ def test_while_nothing_is_missed_it_says_so_once_and_what_dagster_never_got_is_t
         with pytest.raises(TypeError):
             ticking.tick("staleness")
     assert evaluations(ticking)["missed"].metadata["missed"].value == 1
+
+
+def test_pipelines_of_one_name_in_two_code_locations_are_told(history: History, tmp_path: Path) -> None:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        ticking, said = ticking_on(history, instance), list[bool]()
+        for location in ("one", "two", "three"):  # each has ticked, and the last one long ago
+            said.append("another dagster.name" in (ticking.tick("staleness").skip_message or ""))
+            origin = RemoteRepositoryOrigin(
+                GrpcServerCodeLocationOrigin("127.0.0.1", 1, None, location), "__repository__"
+            )
+            ticked = SensorInstigatorData(last_tick_start_timestamp=at(0 if location == "three" else 990).timestamp())
+            name, running = RemoteInstigatorOrigin(origin, "staleness"), InstigatorStatus.RUNNING
+            instance.add_instigator_state(InstigatorState(name, InstigatorType.SENSOR, running, ticked))
+        assert said == [False, False, True]
+        assert "the sensor staleness ticks in the code locations one, two: give" in (
+            ticking.tick("staleness").skip_message or ""
+        )
 
 
 def test_exactly_the_stale_windows_are_requested_together(history: History, instance: dg.DagsterInstance) -> None:
