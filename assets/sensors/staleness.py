@@ -132,7 +132,7 @@ def _same_name(instance: dg.DagsterInstance, sensor: str, now: datetime) -> list
         return []
     logger.warning(
         said := f"the sensor {sensor} ticks in the code locations {', '.join(sorted(locations))}: give each pipeline "
-        "another dagster.name, because Dagster takes assets of one name for the same"
+        "another dagster.name, because Dagster treats assets with the same name as one"
     )
     return [said]
 
