@@ -89,7 +89,7 @@ def test_without_dagster_the_command_says_so_after_naming_and_removing_what_it_c
     assert not orphan.exists()
     for file in (house.folder / "heartbeats").rglob("*.parquet"):
         file.unlink(missing_ok=True)
-    assert "`tidemark repair` says what depends on" in house.place.tidemark("tune", "--since", "30d").err
+    assert "`tidemark repair` says what depends on" in house.place.tidemark("tune", "--since", "2026-11-21T05:00Z").err
 
 
 def test_the_lost_end_of_the_log_is_reported_and_forgetting_accepts_it(house: Repairing) -> None:
