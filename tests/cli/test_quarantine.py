@@ -25,7 +25,7 @@ CONFIG = '[lake]\nuri = "file:{folder}/lake"\n[message]\nstream_id = "attribute:
 def reject(place: Place, *messages: dict[str, Any]) -> None:
     """Messages that were rejected, as many hours ago as they say."""
     for message in messages:
-        moment = NOW - timedelta(hours=message.pop("hours"))
+        moment = SystemClock().now() - timedelta(hours=message.pop("hours"))
         attributes = {"event_time": str(to_us(moment) // 1000)} | message.pop("attributes", {})
         times = {"publish_time": moment, "landed_at": moment}
         append_rejected(place.lake().quarantine(), {**message, **times, "attributes": attributes})
