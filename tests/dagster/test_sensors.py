@@ -199,20 +199,22 @@ def test_runs_of_others_by_our_names_stop_nothing(ticking: Ticking, world: Model
 
 
 def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Ticking) -> None:
-    def pauses(seconds: float) -> bool:
-        return pause_of(ticking.runs, REQUEUE, CLOCK.now() + timedelta(seconds=seconds)) is not None
+    def pauses(since: datetime, seconds: float) -> bool:
+        return pause_of(ticking.runs, REQUEUE, since + timedelta(seconds=seconds)) is not None
 
     for pause in (15, 30, 60):
         run = ticking.run(REQUEUE, dg.DagsterRunStatus.STARTED)
+        before = CLOCK.now()
         ticking.instance.report_run_failed(run)
-        assert pauses(pause - 5)
-        assert not pauses(pause + 1)
+        assert pauses(before, pause - 1)
+        assert not pauses(CLOCK.now(), pause + 1)
+    before = CLOCK.now()
     for _ in range(8):
         ticking.run(REQUEUE, dg.DagsterRunStatus.FAILURE)
-    assert pauses(55)
-    assert not pauses(61)
+    assert pauses(before, 58)
+    assert not pauses(CLOCK.now(), 61)
     ticking.run(REQUEUE, dg.DagsterRunStatus.SUCCESS)
-    assert not pauses(0)
+    assert not pauses(CLOCK.now(), 0)
 
 
 @dataclass
