@@ -79,7 +79,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
     counts: Counter[str | None] = Counter()
     for batch in trace.batches(streams=True):
         counts.update({each["values"]: each["counts"] for each in pc.value_counts(batch.streams).to_pylist()})
-        if len(counts) > MOST_VALUES:
+        if len(counts) - (None in counts) > MOST_VALUES:
             raise NothingToTune(f"{by} has more than {MOST_VALUES:,} values in {source}; split by another key")
     without = counts.pop(None, 0)
     if without and not counts:

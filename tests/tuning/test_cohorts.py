@@ -91,6 +91,7 @@ def test_each_cohort_has_the_figures_of_a_trace_that_was_filtered_by_hand(tmp_pa
 
 def test_the_largest_are_apart_and_the_rest_is_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cohorts, "MOST_COHORTS", 2)
+    monkeypatch.setattr(cohorts, "MOST_VALUES", 4)  # a message without a value is none
     trace = Source(seconds=60, rate=20, streams=10).trace()
     regions = region_of(trace, "a", "b", "b", "c", "c", "c", "d", None, "c", "b")
     found = on_trace(written(trace, tmp_path / "trace", regions), "attribute:region", [seconds(5)])
