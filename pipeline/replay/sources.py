@@ -61,7 +61,11 @@ class ParquetTrace:
             self.rows: int = file.metadata.num_rows
         refuse_newer(str(path), schema.metadata, "trace")
         self._named = by.column(schema.names)
-        missing = [name for name in dict.fromkeys((*COLUMNS, self._named)) if schema.names.count(name) != 1]
+        occurrences = {name: schema.names.count(name) for name in (*COLUMNS, self._named)}
+        repeated = [name for name, times in occurrences.items() if times > 1]
+        if repeated:
+            raise TraceUnusable(f"{path} has more than one column {', '.join(repeated)}; keep one of each name")
+        missing = [name for name, times in occurrences.items() if not times]
         if missing:
             raise TraceUnusable(
                 f"{path} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} (it has "

@@ -114,10 +114,13 @@ def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeyp
         on_trace(attributes, "attribute:fleet")
     with pytest.raises(NothingToTune, match="has a value for stream_prefix:/"):
         on_trace(plain, "stream_prefix:/")
-    table = pq.read_table(plain)
-    pq.write_table(table.append_column("attributes", pa.array(["{}"] * len(table))), tmp_path / "text")
+    table, file = pq.read_table(plain), tmp_path / "file"
+    pq.write_table(table.append_column("attributes", pa.array(["{}"] * len(table))), file)
     with pytest.raises(TraceUnusable, match=r"attributes in .* is of the type string; write it as a map of text"):
-        on_trace(tmp_path / "text", "attribute:region")
+        on_trace(file, "attribute:region")
+    pq.write_table(table.append_column("landed_at", table["landed_at"]), file)
+    with pytest.raises(TraceUnusable, match="file has more than one column landed_at; keep one of each name"):
+        on_trace(file, "stream_prefix:-")
     with pytest.raises(TraceUnusable, match=r"landed_at in .* is of the type timestamp.* write it as text"):
         on_trace(plain, "attribute:landed_at")
     monkeypatch.setattr(cohorts, "MOST_VALUES", 500)
