@@ -159,8 +159,8 @@ class MessageSettings(Section):
     """Time zone for times that are written without a zone, by its IANA name, such as `Europe/Berlin`. Empty: such times
     are rejected."""
     stream_id: StreamParts = "attribute:stream_id"
-    """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`. At most one of the values
-    may contain `/`."""
+    """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`. If several of the values
+    contain `/`, different streams may get the same id."""
     publisher_id: Annotated[str, _place(*IN_MESSAGE), Effect.NEXT] = "attribute:heartbeat_id"
     """Path of the id that the publisher gives a message. Copies of a message share it. Without an id, a message that
     was published twice counts as two heartbeats."""
