@@ -142,6 +142,7 @@ def test_a_window_without_a_heartbeat_has_no_rows_and_that_is_no_error(computed_
     for table in ("heartbeat_diffs", "mine"):
         newest = computed_shell.run("--table", table, command="diffs")[1]
         assert "2026-11-21T05-17Z, the newest window, has no rows; nor has any other window; 0 of 0 rows" in newest
+        assert "--json has every column" in newest
     assert computed_shell.facts("--wait-for", window, "--computed", "--timeout", "0s")["watermark"]
 
 

@@ -108,7 +108,7 @@ def _of_custom(at: Here, name: str, window: str | None, limit: int, *, as_json: 
     rows, nothing = found.slice(0, limit), ""
     if window is None and not found.num_rows:
         nothing = _empty(key, max((other for other, one in made.items() if one.rows), default=None))
-    said = f"{nothing}{rows.num_rows} of {counted(found.num_rows, 'row')} of window {key}"
+    said = f"{nothing}{rows.num_rows} of {counted(found.num_rows, 'row')} of window {key}; --json has every column"
     print_rows(rows.to_pylist(), said, rows.column_names, as_json=as_json)
 
 
