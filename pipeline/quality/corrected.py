@@ -182,6 +182,8 @@ SIDE = "tidemark.side"
 def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Return the differences between the rows of two frames, sorted by key.
 
+    All rows are of one window and have no column `window`, which `key` may name all the same.
+
     If a key occurs exactly once in each frame, and its two rows differ, the change is `changed`. Other rows are
     compared as multisets: a surplus copy in `old` is `removed`, a surplus copy in `new` is `added`. Two rows are equal
     if their JSON is equal. A column that only one frame has is null in the other one.
@@ -194,9 +196,10 @@ def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.
     )
     columns = {name: dtype for name, dtype in both.schema.items() if name != SIDE}
     plain = both.select(*(_plain(pl.col(name), dtype).alias(name) for name, dtype in columns.items()), SIDE)
-    has_key = bool(key) and set(key) <= set(columns)
+    named = [name for name in key if name != PARTITION]
+    has_key = bool(key) and set(named) <= set(columns)
     rows = plain.select(
-        _json(key).alias("key") if has_key else pl.lit(None, pl.String).alias("key"),
+        (_json(named) if has_key and named else pl.lit("{}" if has_key else None, pl.String)).alias("key"),
         _json(list(columns)).alias("row"),
         SIDE,
     )
