@@ -229,7 +229,10 @@ def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_compu
         assert not run_over(house, instance, WINDOWS[0], "2026-11-21T06-23Z").success
         assert shown() == {HOUR, "2026-11-21T06-00Z"}
         assert run_over(house, instance, *WINDOWS, LAST).success
-        assert shown() == {"2026-11-21T06-00Z"}
+        windowing = house.settings.windowing
+        house.lake.kept_windows(windowing, house.settings.windows.lookback).raise_to(windowing.named(WINDOWS[1]))
+        assert "has deleted heartbeats" in failure_of(run_over(house, instance, WINDOWS[0], LAST))
+        assert shown() == {"2026-11-21T06-00Z"}, "a run that is refused changes nothing"
 
 
 def test_an_hour_is_materialized_once_it_is_over_and_its_windows_are_computed(tmp_path: Path, computed: Path) -> None:
