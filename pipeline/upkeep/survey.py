@@ -100,8 +100,8 @@ class LostEntry:
 @dataclass(frozen=True, slots=True)
 class LogHealth:
     """The result of `check_log`. `damaged` lists the damaged or missing entries. `forgotten` lists those that an
-    operator has declared lost and, if archives are missing, the first archived entry. `lost_end` has a message if
-    entries are missing at the end of the log."""
+    operator has declared lost and, if archives are missing, the first entry that is in none. `lost_end` has a message
+    if entries are missing at the end of the log."""
 
     entries_read: int = 0
     damaged: Sequence[LostEntry] = ()
@@ -429,9 +429,9 @@ def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> Lo
     read, is_before, is_compacted = 0, False, False
     first = min(log.live_numbers(), default=numbers[-1] + 1 if numbers else 0)
     archived = [number for number in numbers if number < first]
-    if archived and (gone := first - archived[0] - len(archived)):
-        why = f"{gone} entries between it and entry {first} are in no archive. No tracker needs them, but replays do"
-        forgotten.append(LostEntry(archived[0], why))
+    if gone := {*range(min(archived, default=first), first)}.difference(archived):
+        why = f"{len(gone)} entries from it up to entry {first} are in no archive. No tracker needs them; replays do"
+        forgotten.append(LostEntry(min(gone), why))
     backwards = (*range(numbers[-1], first - 1, -1), *reversed(archived)) if numbers else ()
     entries = read_ahead(partial(_entry_or_damage, log), backwards)
     for number, entry in track(entries, total=len(numbers), description="entries of the tracking log"):

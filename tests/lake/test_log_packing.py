@@ -231,7 +231,8 @@ def test_an_archive_that_is_gone_needs_no_hand_and_its_entries_cannot_be_forgott
     gone = LogArchive(objects).ranges()[1]
     LogArchive(objects).delete(gone)
     health = check_log(log_on(objects), at(0))
-    assert (health.is_whole, health.forgotten[0].why.split()[0]) == (True, str(len(gone)))
+    (lost,) = health.forgotten
+    assert (health.is_whole, lost.entry, lost.why.split()[0]) == (True, gone[0], str(len(gone)))
     with pytest.raises(LakeError, match="was moved to an archive"):
         log_on(objects).forget(gone[0], "its archive is gone")
     tell(log, TICKS, TICKS)
