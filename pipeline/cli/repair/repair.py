@@ -128,7 +128,7 @@ def repair(
     if survey.is_sound:
         say("nothing is wrong")
     elif dry_run and (wanted or survey.own):
-        stretches = [f"{stretch[0].key} to {stretch[-1].key}" for stretch in survey.repairable]
+        stretches = [_named(stretch[0], stretch[-1]) for stretch in survey.repairable]
         stretches += [f"{one.window} of {one.table}" for one in survey.own]
         say(f"would recompute: {', '.join(stretches)}")
     elif requested and wait:
@@ -157,7 +157,11 @@ def launch(settings: Settings, first: Window, last: Window, job: str = COMPUTE_W
     ServiceFailed if Dagster does not answer or refuses the run."""
     asked = {WINDOWS: f"{first.key}{TO}{last.key}"}
     run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, asked)
-    return f"requested {first.key} to {last.key}; the run is at {run}"
+    return f"requested {_named(first, last)}; the run is at {run}"
+
+
+def _named(first: Window, last: Window) -> str:
+    return first.key if first == last else f"{first.key} to {last.key}"
 
 
 def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str | None) -> tuple[datetime, datetime]:
