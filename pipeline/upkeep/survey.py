@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, iso
 from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, LakeUnreachable, NewerFormat, ObjectMissing
@@ -263,16 +264,19 @@ def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
 
 def _files_of(table: LakeTable, first: str, last: str) -> list[DataFile]:
     """Return the files of the partitions in `[first, last)`. Raises CorruptObject if the table's log is damaged."""
+    key = pc.field(f"partition.{table.partition_column}")
+    of_range = table.listed(_opened(table)).filter((key >= first) & (key < last))
+    return as_data_files(of_range, table.partition_column)
+
+
+def _opened(table: LakeTable) -> DeltaTable | None:
     try:
-        current = table.current()
+        return table.current()
     except CorruptObject as error:
         raise CorruptObject(
             f"{error}. Without a backup, move {table.uri} away and run the repair: it recomputes all windows whose "
             "heartbeats are kept"
         ) from error
-    key = pc.field(f"partition.{table.partition_column}")
-    of_range = table.listed(current).filter((key >= first) & (key < last))
-    return as_data_files(of_range, table.partition_column)
 
 
 def _damaged(
@@ -389,16 +393,20 @@ class Surveyor:
         """Return the start of the window `first` and the end of the window `last`. By default, `first` is the first
         window whose heartbeats are all kept and that is computed or has a landed heartbeat; `last` is the last closed
         window. Return None if there is no such window. Raises ValueError if `last` is before `first`, and CorruptObject
-        if the end of the tracking log, which says which windows are closed, is damaged or lost."""
+        if a table's log, or the end of the tracking log, which says which windows are closed, is damaged or lost."""
         if first is None or last is None:
-            log = self.lake.tracking_log()
-            watermark = log.newest().watermark
-            windowing, closed = self.settings.windowing, self._kept.closed(watermark)
-            index = self.lake.window_index(windowing, self.settings.windows.lookback).update()
+            log, windowing, lookback = self.lake.tracking_log(), self.settings.windowing, self.settings.windows.lookback
+            _opened(self.lake.diffs().table)
+            index = self.lake.window_index(windowing, lookback).update()
             begins = [one for one in (index.held.least, index.computed.least) if one is not None]
-            if not begins or not (closed := range(max(min(begins), closed.start), closed.stop)):
-                log.catch_up_to_append()
-                return None
+            try:
+                closed = self._kept.closed(log.newest().watermark)
+                if not begins or not (closed := range(max(min(begins), closed.start), closed.stop)):
+                    log.catch_up_to_append()
+                    return None
+            except CorruptObject as error:
+                further = "name them with --from and --to, or in the job with first_window and last_window"
+                raise CorruptObject(f"{error}. To survey earlier windows, {further}") from error
             first, last = first or windowing.numbered(closed[0]), last or windowing.numbered(closed[-1])
         if last < first:
             raise ValueError(f"the last window, {last.key}, is before the first, {first.key}")

@@ -25,7 +25,7 @@ from tidemark.pipeline.cli.options import (
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.compute.table_definition import loaded_tables, lookbacks_of, read_table
-from tidemark.pipeline.errors import CorruptObject, LakeError, ServiceFailed
+from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.orchestrator.api import DagsterApi
@@ -170,8 +170,6 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
         found = surveyor.range_of(*windows)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    except CorruptObject as error:
-        raise CorruptObject(f"{error}. To survey earlier windows, name them with --from and --to") from error
     if found is None:
         raise LakeError(
             f"no window of {settings.lake.uri} is known to be closed: no heartbeat has landed, or the tracking log has "
