@@ -438,7 +438,7 @@ def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> Lo
     first = min(log.live_numbers(), default=numbers[-1] + 1 if numbers else 0)
     archived = [number for number in numbers if number < first]
     if gone := {*range(min(archived, default=first), first)}.difference(archived):
-        why = f"{len(gone)} entries from it up to entry {first} are in no archive. No tracker needs them; replays do"
+        why = f"the archives lack {len(gone)} of the entries from it to {first}. No tracker needs them, but replays do"
         forgotten.append(LostEntry(min(gone), why))
     backwards = (*range(numbers[-1], first - 1, -1), *reversed(archived)) if numbers else ()
     entries = read_ahead(partial(_entry_or_damage, log), backwards)
