@@ -46,7 +46,7 @@ def recent_looks(log: TrackingLog, number: int, now: datetime) -> list[BacklogLo
     """Return the backlogs at recent decisions, oldest first, from log entries up to `number`. Raises LakeError."""
     entries = list[Entry]()
     for before in range(number, max(number - MOST_ENTRIES, -1), -1):
-        entries.append(log.entry(before))
+        entries.append(log.listed_entry(before))
         if isinstance(entries[-1], DecisionRecord) and entries[-1].decision.at < now - WATCHED - AT_LEAST:
             break
     looks, used = list[BacklogLook](), NOTHING

@@ -15,6 +15,7 @@ from tests.clock import ManualClock
 from tests.lake.builders import InMemory
 from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable
+from tidemark.pipeline.ingest.progress import recent_looks
 from tidemark.pipeline.lake.log import packing as log_packing
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.history import decision_in_force, standing_before
@@ -209,8 +210,9 @@ def test_an_entry_lost_in_the_middle_of_a_tick_leaves_a_gap_that_everybody_finds
     last = log.catch_up_to_append().number
     objects.delete(entry_name(last))
     log.append(Lost("nothing"))
-    with pytest.raises(CorruptObject, match=entry_name(last)):
-        log_on(objects).catch_up()
+    for look in (TrackingLog.catch_up, lambda anew: recent_looks(anew, last + 1, at(END))):
+        with pytest.raises(CorruptObject, match=rf"{entry_name(last)} is missing .* --forget {last}`"):
+            look(log_on(objects))
 
 
 def test_what_was_written_since_a_trackers_last_look_stays_however_wrong_the_clocks_are() -> None:
