@@ -53,7 +53,7 @@ def repair_job(settings: Settings, partitions: Partitions, lookbacks: Mapping[st
             context.log.info("no window is closed: there is nothing to check")
             yield dg.Output(None)
             return
-        survey = surveyor.look(*asked, grace=parse_duration(config.grace))
+        survey = surveyor.look(*asked, whole=not config.first_window, grace=parse_duration(config.grace))
         found = list(findings(survey, clock.now()))
         for finding in found[:NAMED_IN_LOG]:
             context.log.warning(f"{finding.kind}: {finding.text}")

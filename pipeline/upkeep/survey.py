@@ -163,10 +163,11 @@ class Survey:
 
 
 def check_windows(
-    surveyor: "Surveyor", start: datetime, end: datetime, *, watermark: datetime | None, track: Track
+    surveyor: "Surveyor", start: datetime, end: datetime, *, whole: bool, watermark: datetime | None, track: Track
 ) -> Survey:
     """Survey the windows that are completely in `[start, end)`, and the windows of custom tables that start on the day
-    of `start` or later, before `end`. `watermark` determines which windows are closed. `track` shows the progress.
+    of `start` or later, before `end`. `whole` is as in `Surveyor.look`. `watermark` determines which windows are
+    closed. `track` shows the progress.
 
     Each file of a window must exist, have a readable footer, and have the size and the number of rows that the table's
     log states. The values in the file are not read. Raises LakeError if the log of a table cannot be read, or if the
@@ -219,7 +220,7 @@ def check_windows(
     for name in (HEARTBEATS, QUARANTINE, CORRECTIONS):
         table = lake.table(name)
         try:
-            by_day = (file for file in table.files() if file.partition >= first_day(start))
+            by_day = (file for file in table.files() if whole or file.partition >= first_day(start))
             for file, why in _looked_at(table, list(needed if name == HEARTBEATS else by_day), track):
                 inputs.append(DamagedInput(f"{table.uri}/{file.path}", why, needed.get(file, ())))
         except CorruptObject as error:
@@ -412,16 +413,18 @@ class Surveyor:
             raise ValueError(f"the last window, {last.key}, is before the first, {first.key}")
         return first.start, last.end
 
-    def look(self, start: datetime, end: datetime, *, grace: timedelta = GRACE, track: Track = untracked) -> Survey:
-        """Survey the lake. Checks the tracking log from `start` on, and the windows in `[start, end)`. Finds all
-        orphans that are older than `grace`. Raises LakeError if the log of a table cannot be read, or if the lake is
-        unreachable."""
+    def look(
+        self, start: datetime, end: datetime, *, whole: bool = False, grace: timedelta = GRACE, track: Track = untracked
+    ) -> Survey:
+        """Survey the lake. Checks the tracking log from `start` on, the windows in `[start, end)`, and the files of
+        `quarantine` and `corrections` from the day of `start` on or, with `whole`, all of them. Finds all orphans that
+        are older than `grace`. Raises LakeError if the log of a table cannot be read, or if the lake is unreachable."""
         lake, watermark, now = self.lake, None, self._clock.now()
         with suppress(CorruptObject):  # `check_log` says what is damaged
             watermark = lake.tracking_log().newest().watermark
         # Windows that end in the future cannot be computed yet, because Dagster has no partition for them.
         closed_at = None if watermark is None else min(watermark, now)
-        of_windows = check_windows(self, start, end, watermark=closed_at, track=track)
+        of_windows = check_windows(self, start, end, whole=whole, watermark=closed_at, track=track)
         log = check_log(lake.tracking_log(), start, track)
         for place in track([self.settings.lake], total=1, description="orphans"):
             orphans = find_orphans(lake, place, now, grace)

@@ -1,15 +1,18 @@
 """`tidemark repair` as a person and a script use it, on a lake without a Dagster."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.test_cli import Place, Said
+from tests.lake.builders import append_rejected
 from tests.official_emulator import free_port
 from tests.quality.staleness_history import WINDOWS
 from tests.upkeep.test_integrity import House, cut, noted
+from tests.watermark.builders import START
 from tidemark.pipeline.watermark.state import Lost
 
 CONFIG = """\
@@ -53,7 +56,11 @@ def test_a_dry_run_names_each_harm_says_what_it_would_do_and_does_nothing(house:
     orphan = house.folder / "heartbeat_diffs" / "runs" / "dead" / "part-0.parquet"
     orphan.parent.mkdir()
     orphan.write_bytes(b"PAR1")
+    append_rejected(house.lake.quarantine(), {"landed_at": START - timedelta(days=9)})
+    (rejected,) = house.folder.glob("quarantine/*/*.parquet")
+    rejected.write_bytes(b"PAR1")
     before = house.everything()
+    assert f"damaged   {rejected}: it has 4 bytes, but" in house.place.tidemark("repair", "--dry-run").out
     said = house.repair("--dry-run", "--remove-orphans", "--grace", "0")
     assert said.code == 1
     lines = said.out.splitlines()

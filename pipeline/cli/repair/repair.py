@@ -93,7 +93,7 @@ def repair(
     surveyor, out = Surveyor(settings, clock, lookbacks_of(loaded_tables(settings))), console(quiet=as_json)
     start, end = _range(settings, surveyor, first, last)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
-        survey = surveyor.look(start, end, grace=grace, track=progress.track)
+        survey = surveyor.look(start, end, whole=first is None, grace=grace, track=progress.track)
 
     def say(text: str) -> None:
         out.print(safe(text), soft_wrap=True)
