@@ -6,6 +6,7 @@ import os
 import random
 import uuid
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from tidemark.pipeline.lake.tables.commit_sync import RECENT_COMMITS
 from tidemark.pipeline.lake.tables.delta_log import Commit, Follower, commits
 from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.lake.tables.table_log import TableLog
+from tidemark.pipeline.upkeep.table_chores import trim
 
 
 class Log:
@@ -206,6 +208,8 @@ def test_an_append_is_on_the_disk_with_its_folders_when_it_returns_or_fails(tmp_
     for number in range(3):
         append_beats(heartbeats, beats(3600 * number, 3600 * number + 7200))
         assert disk.not_durable() == []
+    trim(heartbeats, timedelta(days=1))
+    assert disk.not_durable() == [], "its checkpoint too, without which the table does not open"
     disk.fails = OSError(28, "No space left on device")
     with pytest.raises(LakeFull):
         append_beats(heartbeats, beats(2))
