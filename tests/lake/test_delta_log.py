@@ -210,6 +210,14 @@ def test_an_append_is_on_the_disk_with_its_folders_when_it_returns_or_fails(tmp_
         assert disk.not_durable() == []
     trim(heartbeats, timedelta(days=1))
     assert disk.not_durable() == [], "its checkpoint too, without which the table does not open"
+    (checkpoint,) = (disk.lake / "heartbeats/_delta_log").glob("*.checkpoint.parquet")
+    for damaged in (checkpoint.read_bytes()[:-9], b""):
+        checkpoint.write_bytes(damaged)
+        with pytest.raises(CorruptObject, match="move _last_checkpoint, and the checkpoint"):
+            lake_in(tmp_path).heartbeats().files()
+    checkpoint.with_name("_last_checkpoint").unlink()
+    checkpoint.unlink()
+    assert len(lake_in(tmp_path).heartbeats().files()) == 6
     disk.fails = OSError(28, "No space left on device")
     with pytest.raises(LakeFull):
         append_beats(heartbeats, beats(2))

@@ -196,8 +196,9 @@ UNREACHABLE = (
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = (
     *("Invalid JSON", "Json", "Parquet error", "EOF: file size", "corrupt"),
-    *("Invalid table version", "Invalid Checkpoint", "found gap"),
+    *("Invalid table version", "Invalid Checkpoint", "found gap", "No table metadata"),
 )
+OF_CHECKPOINT = ("Kernel error: Invalid Checkpoint", "Kernel error: Arrow error: Parquet error")
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
 """The constants from UNWRITABLE to FULL are the strings by which `storage_error` recognizes the kinds of errors.
 The Delta library reports "Invalid table location" if the path of a table's folder is a file."""
@@ -237,7 +238,13 @@ def storage_error(uri: str, text: str) -> LakeError:
     if any(sign in text for sign in NEWER):
         return newer_format(uri, {}, why)
     if any(sign in text for sign in DAMAGED):
-        return CorruptObject(f"{uri} has a damaged file: {why}; restore its earlier version or a backup")
+        remedy = "restore its earlier version or a backup"
+        if any(sign in plain for sign in OF_CHECKPOINT):
+            remedy = (
+                "move _last_checkpoint, and the checkpoint of the version in it, out of the table's _delta_log: the "
+                f"table opens from the commits. If these are gone, {remedy}"
+            )
+        return CorruptObject(f"{uri} has a damaged file: {why}; {remedy}")
     return LakeError(f"the lake failed at {uri}: {why}")
 
 
