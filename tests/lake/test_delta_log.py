@@ -20,10 +20,9 @@ from tests.lake.builders import Beat, append_beats, columns_of, lake_in, put
 from tidemark.pipeline.errors import CorruptObject, LakeFull, ObjectMissing
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.tables import table_log
-from tidemark.pipeline.lake.tables.commit_sync import RECENT_COMMITS
 from tidemark.pipeline.lake.tables.delta_log import Commit, Follower, commits
 from tidemark.pipeline.lake.tables.table import LakeTable
-from tidemark.pipeline.lake.tables.table_log import TableLog
+from tidemark.pipeline.lake.tables.table_log import RECENT_COMMITS, TableLog
 from tidemark.pipeline.upkeep.table_chores import trim
 
 
@@ -256,6 +255,10 @@ def test_commits_that_are_gone_or_damaged_before_the_checkpoint_hinder_nobody(tm
     disk.forget()
     append_beats(heartbeats, beats(2))
     assert disk.not_durable() == []
+    land(tmp_path, 5)
+    (log / f"{7:020d}.json").write_bytes(b"")
+    with pytest.raises(CorruptObject, match=f"{7:020d}.json is empty"):  # it is after the checkpoint
+        lake_in(tmp_path).heartbeats().files()
 
 
 def test_files_of_a_run_are_on_the_disk_before_a_commit_names_them(tmp_path: Path, disk: Disk) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tidemark.pipeline.lake.store.disk import sync
-from tidemark.pipeline.lake.tables.table_log import LAST_CHECKPOINT, TableLog, actions_in, checkpoint_name, commit_name
-
-RECENT_COMMITS = 20
-"""Number of earlier commits that are synced after a table is opened, because a writer may have died between its commit
-and the sync."""
+from tidemark.pipeline.lake.tables.table_log import (
+    LAST_CHECKPOINT,
+    RECENT_COMMITS,
+    TableLog,
+    actions_in,
+    checkpoint_name,
+    commit_name,
+)
 
 THREADS = 8
 """Number of files synced in parallel. A file system batches parallel syncs, so they are faster than consecutive

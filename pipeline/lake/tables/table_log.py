@@ -61,6 +61,10 @@ FOLLOWED_AT_MOST = 50
 the open table, and each update and commit goes through all batches, at about 0.1 ms per batch. In a folder, checkpoints
 merge the batches."""
 
+RECENT_COMMITS = 20
+"""Number of commits before the newest one that are read when a table is opened in place, and synced by the next write:
+a writer may have died between its commit and the sync. A checkpoint follows after at most as many commits."""
+
 AHEAD = 2
 """Number of commits that are read in parallel when a table is opened from copies. The end of the log is not known, so
 AHEAD - 1 extra reads find nothing, and cost a call each."""
@@ -195,11 +199,23 @@ class TableLog:
             if self._is_at_end(table):
                 return table
         self._is_copied, table = False, in_place or self.in_place()
+        if not self._copies:  # otherwise each commit was read
+            self._refuse_empty(table.version())
         try:
             self.newest = self.read(table.version())
         except ObjectMissing as error:  # a checkpoint names the version, so the log is damaged
             raise CorruptObject(str(error)) from error
         return table
+
+    def _refuse_empty(self, version: int) -> None:
+        """Raise CorruptObject if one of the commits from which the library has opened the table is empty: those from
+        the last checkpoint to `version`, at most RECENT_COMMITS."""
+        first = version - RECENT_COMMITS
+        with suppress(ObjectMissing, KeyError, TypeError, ValueError):
+            first = max(first, json.loads(self._objects.read(LAST_CHECKPOINT))["version"] + 1)
+        with suppress(ObjectMissing):
+            for earlier in range(max(first, 0), version):
+                self.read(earlier)
 
     def is_unchanged(self, table: DeltaTable) -> bool:
         """Return True if the open table's newest commit is still in the log. If not, it was cleaned up, or the table
