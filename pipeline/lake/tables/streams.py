@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.messages import Column, described
-from tidemark.pipeline.errors import UNREADABLE, CorruptObject, ObjectMissing, TableConflict
+from tidemark.pipeline.errors import UNREADABLE, CorruptObject, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import commits, read_commit
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.table import MOMENT, OF_RUNS, LakeTable
@@ -136,8 +136,8 @@ class Streams:
                 new = commits(self._diffs, kept.diffs_version, version)
                 added = [file.path for commit in new for file in commit.added]
                 return KnownStreams(name, version, self._merged(kept.rows, added))
-            except ObjectMissing as gone:
-                logger.info("the streams are rebuilt, because %s", gone)
+            except UNREADABLE as error:
+                logger.info("the streams are rebuilt, because %s", error)
         paths = [file.path for file in self._diffs.files(at=diffs)]
         return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
 
