@@ -241,7 +241,7 @@ def check_windows(
         if its_lookback is not None:
             who, due_from = "no run", max(windowing.first, (since or EPOCH) + further_back(its_lookback, lookback))
         try:
-            for file, why in _looked_at(table, _files_of(table, first_day(start), last), track):
+            for file, why in _looked_at(table, _files_of(table, first_day(start), last, is_own=True), track):
                 path = f"{table.uri}/{file.path}"
                 if due_from is not None and start_of(file.partition) >= due_from:
                     own.append(DamagedOwn(name, file.partition, f"{path}: {why}"))
@@ -263,21 +263,21 @@ def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
         lake.own_table(name).forget(keys)
 
 
-def _files_of(table: LakeTable, first: str, last: str) -> list[DataFile]:
+def _files_of(table: LakeTable, first: str, last: str, *, is_own: bool = False) -> list[DataFile]:
     """Return the files of the partitions in `[first, last)`. Raises CorruptObject if the table's log is damaged."""
     key = pc.field(f"partition.{table.partition_column}")
-    of_range = table.listed(_opened(table)).filter((key >= first) & (key < last))
+    of_range = table.listed(_opened(table, is_own=is_own)).filter((key >= first) & (key < last))
     return as_data_files(of_range, table.partition_column)
 
 
-def _opened(table: LakeTable) -> DeltaTable | None:
+def _opened(table: LakeTable, *, is_own: bool = False) -> DeltaTable | None:
     try:
         return table.current()
     except CorruptObject as error:
-        raise CorruptObject(
-            f"{error}. Without a backup, move {table.uri} away and run the repair: it recomputes all windows whose "
-            "heartbeats are kept"
-        ) from error
+        then = "away and run the repair: it recomputes all windows whose heartbeats are kept"
+        if is_own:
+            then = "away: if [tables] names it, its sensor has all windows whose heartbeats are kept recomputed"
+        raise CorruptObject(f"{error}. Without a backup, move {table.uri} {then}") from error
 
 
 def _damaged(
