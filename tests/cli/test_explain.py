@@ -136,6 +136,10 @@ def test_the_streams_that_max_lag_passes_over_are_named_from_what_has_landed(log
     assert "2 of the 3 messages that were published in the hour before the decision and have landed" in said(run())
     assert "slow 2" in said(run())
     assert "passes over" not in said(run("--at", iso(at(100))))
+    max((tmp_path / "lake/heartbeats/_delta_log").glob("*.json")).write_text("{no json")
+    damaged = run()
+    assert isinstance(damaged.exception, LakeError)
+    assert "The rules, in their order" in damaged.output, "the decision itself needs no table"
 
 
 def test_messages_that_were_rejected_for_their_payload_are_named_with_their_streams(log: Log, tmp_path: Path) -> None:

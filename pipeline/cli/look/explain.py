@@ -10,8 +10,9 @@ from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of, no_decision
 from tidemark.pipeline.cli.options import AsJson, apart_from, option, time_option
-from tidemark.pipeline.cli.output import columns, grid, printed, safe, warn, write_text
+from tidemark.pipeline.cli.output import columns, console, grid, printed, safe, warn, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
+from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.observe.explained import drawn, read_by_stream, read_decided, read_explained
 from tidemark.pipeline.observe.facts import of_runs, ticks_details
 from tidemark.pipeline.phrases import printable
@@ -45,9 +46,13 @@ def explain(
         write_text(picture, drawn(facts), "picture", "--picture")
         print(f"wrote {printable(str(picture))}")
         return
-    over, of_streams = read_by_stream(lake, settings, found[1])
-    failed = read_failing(lake, settings.windowing, now) if at is None else None
-    ticks = read_ticks(lake, settings, found[1].decision, now) if at is None else TicksNow(())
+    try:
+        over, of_streams = read_by_stream(lake, settings, found[1])
+        failed = read_failing(lake, settings.windowing, now) if at is None else None
+        ticks = read_ticks(lake, settings, found[1].decision, now) if at is None else TicksNow(())
+    except LakeError:  # the explanation itself needs no table
+        show_explanation(explanation, found[0], facts["problem"], console(quiet=as_json))
+        raise
     failing = {
         "runs_failing": None if failed is None else failed.sentence(),
         "ticks_failing": [one.sentence() for one in ticks.failing],
