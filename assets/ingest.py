@@ -19,7 +19,7 @@ from tidemark.assets.sensors.watching import ticking_sensor
 from tidemark.pipeline.clock import Clock, format_duration, is_recent, rough, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.ingest.outcome import Settled, Side
-from tidemark.pipeline.ingest.progress import BacklogWatch, progress_of, readings_of
+from tidemark.pipeline.ingest.progress import BacklogWatch, progress_of
 from tidemark.pipeline.ingest.rounds import PLAN, Ended, RoundDone, Rounds, RunPlan, read_on_spark, sentence_of
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.lake.layout import Lake
@@ -178,11 +178,10 @@ def why_readers(
     decision, longest = state.decision, settings.policy.max_reading_age
     if decision is None:
         return None
-    recent = {
-        side: one for side, one in readings_of(decision).items() if is_recent(one.newest.observed_at, now, longest)
-    }
-    for side in sorted(recent):  # base first
-        if (age := recent[side].newest.age) >= plan.start_after:
+    readings = decision.readings.items()
+    recent = {side: one for side, one in readings if is_recent(one.newest.observed_at, now, longest)}
+    for side, reading in recent.items():
+        if (age := reading.newest.age) >= plan.start_after:
             whole = format_duration(timedelta(seconds=int(age.total_seconds())))
             return f"{side} holds a message that is {whole} old"
     if (base := recent.get(Side.BASE)) is not None:

@@ -8,7 +8,6 @@ from tidemark.pipeline.clock import rough
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.watermark.decision import Decision
-from tidemark.pipeline.watermark.readings import EffectiveReading
 from tidemark.pipeline.watermark.state import DecisionRecord, Entry, Snapshot, WatermarkState
 from tidemark.pipeline.watermark.usage import Usage
 
@@ -26,12 +25,6 @@ MOST_ENTRIES = 100
 """Maximum number of log entries that are read for an estimate. It bounds the requests to the store."""
 
 NOTHING = Usage()
-
-
-def readings_of(decision: Decision) -> dict[Side, EffectiveReading]:
-    """Return the readings of a decision, keyed by subscription."""
-    readings = {Side.TRACKING: decision.tracking, Side.BASE: decision.base}
-    return {side: one for side, one in readings.items() if one is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +89,16 @@ def progress_of(looks: Sequence[BacklogLook]) -> list[Progress]:
     if not recent or recent[-1].decision.at - recent[0].decision.at < AT_LEAST:
         return []
     first, last, found = recent[0], recent[-1], []
-    at, before = last.decision.at, readings_of(first.decision)
+    at, before = last.decision.at, first.decision.readings
     seconds = (at - first.decision.at).total_seconds()
-    for side, reading in readings_of(last.decision).items():
+    for side, reading in last.decision.readings.items():
         oldest = reading.newest.oldest_unacked
         if at - oldest >= BEHIND and side in before:
             moved = oldest - before[side].newest.oldest_unacked
-            name = "tracked" if side is Side.TRACKING else "landed"
+            name = "tracked" if side == Side.TRACKING else "landed"
             read = max(getattr(last.used, name) - getattr(first.used, name), 0)
-            found.append(Progress(side, at - oldest, moved.total_seconds() / seconds, read / seconds))
-    return sorted(found, key=lambda one: one.age, reverse=True)
+            found.append(Progress(Side(side), at - oldest, moved.total_seconds() / seconds, read / seconds))
+    return sorted(found, key=lambda one: (one.age, one.side), reverse=True)
 
 
 @dataclass

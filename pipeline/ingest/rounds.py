@@ -349,7 +349,7 @@ class Rounds:
         makes decisions, from new readings. A subscription whose messages cannot all be judged yet has no age."""
         decision, ages = self._decision(), dict[Side, timedelta]()
         for side in (side for side in Side if not done.settled.sides[side].waiting.messages):
-            effective = None if decision is None else getattr(decision, str(side))
+            effective = None if decision is None else decision.readings.get(side)
             if effective is not None and is_recent(effective.newest.observed_at, self.settling.clock.now(), NEW):
                 ages[side] = effective.newest.age
             elif decision is None:

@@ -210,7 +210,7 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
     """
     decision, watermark, attach = state.decision, state.watermark, settings.pubsub.attach
     now = now if decision is None else max(now, decision.at)  # it may be newer than `now`, because reads take time
-    readings = {} if decision is None else {"base": decision.base, "tracking": decision.tracking}
+    readings = {} if decision is None else decision.readings
     used = {f"{name}_last_day": value for name, value in asdict(state.account.last_day(now)).items()}
     left_out = ("seconds", "landed") if attach else ("seconds",)
     return {
@@ -222,7 +222,7 @@ def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: d
             "decided": decision and decision.sentence(),
             "decided_at": decision and decision.at,
             "reading_violations": state.reading_violations,
-            **{f"{name}_oldest_unacked": one.oldest_unacked for name, one in readings.items() if one is not None},
+            **{f"{name}_oldest_unacked": one.oldest_unacked for name, one in readings.items()},
         },
         "failing": failing_ticks_facts(ticks.failing),
         "waiting": {"rejected": state.rejected} if attach else {},

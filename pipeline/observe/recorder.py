@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.pipeline.clock import Clock, is_recent, iso, rough, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.ingest.outcome import Ingested
+from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.lake.failures import FailedTick
 from tidemark.pipeline.observe import instruments
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
 from tidemark.pipeline.observe.outlet import ProcessOutlet, outlet_of
-from tidemark.pipeline.quality.failing import TRACKING as DECIDES
-from tidemark.pipeline.quality.failing import SensorTicks, is_overdue
+from tidemark.pipeline.quality.failing import TRACKING, SensorTicks, is_overdue
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import bucket_of
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from tidemark.pipeline.observe.page import Page
 
 logger = logging.getLogger(__name__)
-
-BASE, TRACKING = "base", "tracking"
 
 OPEN_AGAIN_AFTER = timedelta(minutes=1)
 """Pause between two attempts to serve metrics and the page, if the port is taken or a library is missing."""
@@ -142,12 +139,12 @@ class Recorder:
         if self.page is not None:
             self.page.decided(tracked.decision)
         self._add(instruments.DECISIONS, 1, reason=str(tracked.decision.reason))
-        self._pulled(tracked.persisted.messages, TRACKING)
+        self._pulled(tracked.persisted.messages, Side.TRACKING)
 
     @never_failing()
     def landed(self, landed: Ingested) -> None:
         """Report the result of a landing tick."""
-        self._pulled(landed.messages, BASE)
+        self._pulled(landed.messages, Side.BASE)
         self._add(instruments.LANDED, landed.heartbeats)
         self._add(instruments.LATE, landed.late)
         for reason, count in landed.rejected.items():
@@ -159,7 +156,7 @@ class Recorder:
         that they have tracked."""
         landed, tracked = look()
         self.landed(landed)
-        self._pulled(tracked, TRACKING)
+        self._pulled(tracked, Side.TRACKING)
 
     @never_failing()
     def counted(self, figure: str, number: int) -> None:
@@ -176,9 +173,9 @@ class Recorder:
             self._add(instruments.RUNS, 1, job_name=run.job, result=run.result)
             self._add(instruments.RUN_DURATION, run.took.total_seconds(), job_name=run.job, result=run.result)
 
-    def _pulled(self, messages: int, subscription: str) -> None:
+    def _pulled(self, messages: int, subscription: Side) -> None:
         pubsub = self._settings.pubsub
-        name = pubsub.base_subscription if subscription == BASE else pubsub.tracking_subscription
+        name = pubsub.base_subscription if subscription is Side.BASE else pubsub.tracking_subscription
         of_messaging = dict(zip(instruments.OF_MESSAGING, ("gcp_pubsub", "receive", pubsub.topic, name), strict=True))
         self._add(instruments.PULLED, messages, subscription=subscription, **of_messaging)
 
@@ -187,7 +184,7 @@ class Recorder:
         would not see the first failure."""
         for one in (instruments.LANDED, instruments.LATE):
             self._add(one, 0)
-        for subscription in (BASE, TRACKING):
+        for subscription in Side:
             self._pulled(0, subscription)
         for reason in Reason:
             self._add(instruments.DECISIONS, 0, reason=str(reason))
@@ -252,7 +249,7 @@ class Recorder:
         since = (ticks.good or self._began) + (GRACE if is_waiting else timedelta(0))
         if not is_overdue(since, every, now):
             return None
-        decides = "; no decision is made meanwhile" if sensor == DECIDES else ""
+        decides = "; no decision is made meanwhile" if sensor == TRACKING else ""
         failed = ticks.failed
         why = f", and its ticks have failed since {iso(failed.since)}: {failed.kind}" if failed else ""
         return (
@@ -278,18 +275,16 @@ def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument,
     decision, used = state.decision, state.account.known
     if decision is None:
         return
-    for name, reading in ((BASE, decision.base), (TRACKING, decision.tracking)):
-        if reading is None:
-            continue
+    for name, reading in decision.readings.items():
         was_empty = reading.newest.age <= timedelta(0)
         age = timedelta(0) if was_empty else reading.newest.age + max(now - reading.newest.observed_at, timedelta(0))
         messages: int | None = 0 if was_empty else None
-        if not was_empty and name == BASE:
+        if not was_empty and name == Side.BASE:
             since = state.histogram.since(to_us(reading.oldest_unacked), bucket_of(now))
             messages = state.histogram.messages_at(since)
         elif not was_empty and used.seconds > 0:
             messages = round(used.tracked / used.seconds * age.total_seconds())
-        pulled, size = (used.landed, used.landed_bytes) if name == BASE else (used.tracked, used.tracked_bytes)
+        pulled, size = (used.landed, used.landed_bytes) if name == Side.BASE else (used.tracked, used.tracked_bytes)
         yield instruments.BACKLOG_AGE, name, age.total_seconds()
         if messages is not None:
             yield instruments.BACKLOG_MESSAGES, name, messages

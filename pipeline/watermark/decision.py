@@ -186,6 +186,12 @@ class Decision:
     evidence: SilenceEvidence | BandEvidence | FrontierEvidence | None = None
 
     @property
+    def readings(self) -> dict[str, EffectiveReading]:
+        """The effective readings, by subscription (`base`, `tracking`). An unknown reading is left out."""
+        both = {"base": self.base, "tracking": self.tracking}
+        return {name: one for name, one in both.items() if one is not None}
+
+    @property
     def lag(self) -> timedelta | None:
         """Time from the watermark to the moment of the decision; None if there is no watermark."""
         return None if self.watermark is None else self.at - self.watermark
@@ -221,7 +227,7 @@ class Decision:
 
     def _because(self) -> str:
         base, reason = self.base, self.reason
-        read_at = max((one.newest.observed_at for one in (base, self.tracking) if one is not None), default=self.at)
+        read_at = max((one.newest.observed_at for one in self.readings.values()), default=self.at)
         if reason is Reason.HELD_CLOCK_SKEW and read_at > self.at:
             return (
                 f"this machine's clock was set back: a reading was observed at {iso(read_at)}, and the watermark moves "
