@@ -6,7 +6,6 @@ nor the terminal interprets it. JSON contains it unchanged, with JSON's escapes 
 
 import base64
 import json
-import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -100,29 +99,24 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
     """
 
     def plain(value: object) -> Any:
-        if isinstance(value, bytes):
-            return base64.b64encode(value).decode()
-        if isinstance(value, datetime):
-            return _time(value, exact=exact)
-        return value.total_seconds() if isinstance(value, timedelta) else str(value)
+        match value:
+            case bytes():
+                return base64.b64encode(value).decode()
+            case datetime():
+                return _time(value, exact=exact)
+            case timedelta():
+                return value.total_seconds()
+            case Window():
+                return value.key
+            case Mapping():
+                return dict(value)
+            case _ if is_dataclass(value):
+                return {field.name: getattr(value, field.name) for field in fields(value)}
+        return str(value)
 
-    print(json.dumps(_strict(facts), default=plain, allow_nan=False))
-
-
-def _strict(value: Any) -> Any:
-    match value:
-        case float() if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        case Window():
-            return value.key
-        case Mapping():
-            return {name: _strict(inner) for name, inner in value.items()}
-        case _ if is_dataclass(value):
-            return {field.name: _strict(getattr(value, field.name)) for field in fields(value)}
-        case list() | tuple():
-            return [_strict(inner) for inner in value]
-        case _:
-            return value
+    # The second pass makes strings of the numbers that Python writes, but JSON cannot express.
+    strict = json.loads(json.dumps(facts, default=plain), parse_constant=str)
+    print(json.dumps(strict, allow_nan=False))
 
 
 def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2) -> Table:
