@@ -83,8 +83,19 @@ def explained(
     explanation = Explanation(decided.decision) if before is None else explain_decision(decided, before)
     if before is not None and explanation.alternatives is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
+    decision, facts = decided.decision, decision_facts(decided.decision)
+    pin = facts["pin"]
     return explanation, {
-        **explanation_facts(explanation),
+        **facts,
+        "pin": pin and {**pin, "text": explanation.pin},
+        "base_oldest_unacked": decision.base and decision.base.oldest_unacked,
+        "tracking_oldest_unacked": decision.tracking and decision.tracking.oldest_unacked,
+        "conditions": [asdict(condition) for condition in explanation.conditions],
+        "messages_since_base": explanation.since_base,
+        "messages_since_pin": explanation.since_pin,
+        "moves": explanation.moves,
+        "alternatives": explanation.alternatives,
+        "explanation": explanation.sentences(),
         "log_entry": number,
         "problem": problem,
         "plane": before and plane_facts(before.histogram, decided),
@@ -136,24 +147,6 @@ def landed_by_stream(
     for rows in heartbeats.scanned(["stream_id"], wanted, partitions):
         found.update(rows["stream_id"].to_pylist())
     return dict(found.most_common(NAMED_STREAMS))
-
-
-def explanation_facts(explanation: Explanation) -> Facts:
-    """Convert an explanation to plain facts: its sentences, and the numbers in them."""
-    facts = decision_facts(explanation.decision)
-    pin = facts["pin"]
-    return {
-        **facts,
-        "pin": pin and {**pin, "text": explanation.pin},
-        "base_oldest_unacked": explanation.decision.base and explanation.decision.base.oldest_unacked,
-        "tracking_oldest_unacked": explanation.decision.tracking and explanation.decision.tracking.oldest_unacked,
-        "conditions": [asdict(condition) for condition in explanation.conditions],
-        "messages_since_base": explanation.since_base,
-        "messages_since_pin": explanation.since_pin,
-        "moves": explanation.moves,
-        "alternatives": explanation.alternatives,
-        "explanation": explanation.sentences(),
-    }
 
 
 def decision_facts(decision: Decision) -> Facts:
