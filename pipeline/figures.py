@@ -1,7 +1,6 @@
 """Data classes that are added field by field, the quantile that all reported figures use, and the text of a count."""
 
 import operator
-from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, Self, TypeVar
@@ -38,12 +37,8 @@ def newest_of(*moments: Moment | None) -> Moment | None:
     return max((moment for moment in moments if moment is not None), default=None)
 
 
-def _by(how: Callable[..., Any]) -> Mapping[str, Any]:
-    return {HOW: how}
-
-
-OLDEST, NEWEST = _by(oldest_of), _by(newest_of)
-EITHER = _by(lambda one, other: one or other)
+OLDEST, NEWEST = {HOW: oldest_of}, {HOW: newest_of}
+EITHER = {HOW: lambda one, other: one or other}
 """OLDEST, NEWEST and EITHER are metadata for a field of `Sums`. The field's sum is then the oldest time, the newest
 time, or the first truthy value."""
 

@@ -224,8 +224,7 @@ def serve(address: tuple[str, int], outlet: ProcessOutlet) -> ThreadingHTTPServe
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        daemon_threads = True
 
-    server = Server(address, Handler, bind_and_activate=True)
+    server = Server(address, Handler)
     Thread(target=server.serve_forever, name="health", daemon=True).start()
     return server
