@@ -22,8 +22,6 @@ from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, Rows, expanded, id_of, suffix, values_in
 
 Bools = npt.NDArray[np.bool_]
-Payload = Any
-"""A parsed payload, an Element of its array, a Rejection, Undecided, or None if payloads are not read."""
 
 RULES = 7
 """Version of the rules that judge messages. Increment it whenever a verdict, a stream, an id or an event time
@@ -47,14 +45,15 @@ class Judged:
     """Messages that were judged together, and the verdicts on their rows. There is one row per message or, with
     `elements`, one row per element of its array.
 
-    - `attributes` and `payloads` are those of the rows. If payloads were not read, `payloads` is empty or all None.
+    - `attributes` and `payloads` are those of the rows. A payload is parsed, or an Element of a parsed one's array. It
+      is None if it is rejected, undecided or not read. If none was read, `payloads` may be empty.
     - Each accepted row (a heartbeat) has a stream, and an event time in microseconds since the epoch. The number of
       each row that was not accepted is a key of `rejections` or `undecided`.
     """
 
     messages: Messages
     attributes: Attributes
-    payloads: Sequence[Payload]
+    payloads: Sequence[Any]
     elements: Rows | None
     is_heartbeat: Bools
     stream_ids: pa.StringArray
@@ -84,7 +83,7 @@ def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, element
     published_us = messages.published_us if elements is None else messages.published_us[elements.owners]
     contract, needs_payload = reader.contract, reader.contract.needs_payload
     unread = {row for row, one in enumerate(payloads) if type(one) is Rejection or type(one) is Undecided}
-    known = _known(payloads) if needs_payload else ()
+    known = [None if row in unread else one for row, one in enumerate(payloads)] if unread else payloads
     stream_ids = _stream_ids(attributes, known, contract.stream_id)
     event_us, is_heartbeat = _event_times(attributes, known, published_us, contract)
     is_heartbeat &= pc.fill_null(pc.greater(pc.binary_length(stream_ids), 0), False).to_numpy(zero_copy_only=False)
@@ -109,7 +108,7 @@ def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, element
     if named:
         stream_ids = pa.array([named.get(row, one) for row, one in enumerate(stream_ids.to_pylist())], pa.string())
     event_us = np.where(is_heartbeat, event_us, 0)
-    return Judged(messages, attributes, payloads, elements, is_heartbeat, stream_ids, event_us, rejections, undecided)
+    return Judged(messages, attributes, known, elements, is_heartbeat, stream_ids, event_us, rejections, undecided)
 
 
 def _of_too_many_hours(owners: Ints, is_heartbeat: Bools, event_us: Ints) -> Iterator[tuple[int, Rejection]]:
@@ -122,10 +121,6 @@ def _of_too_many_hours(owners: Ints, is_heartbeat: Bools, event_us: Ints) -> Ite
             wrong = f"the message has heartbeats of {hours} event hours; a message may have at most {MOST_HOURS}"
             rejection = Rejection(RejectionReason.TOO_MANY_ELEMENTS, f"{wrong}: publish several messages")
             yield from ((row, rejection) for row in rows.tolist())
-
-
-def _known(payloads: Sequence[Payload]) -> list[Any]:
-    return [None if type(one) is Rejection or type(one) is Undecided else one for one in payloads]
 
 
 def _ids(attributes: Attributes, known: Sequence[Any], place: Place) -> pa.StringArray:
@@ -205,10 +200,9 @@ def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageCon
 def publisher_ids(contract: MessageContract, judged: Judged) -> pa.StringArray:
     """Return each row's publisher id, or null. If all elements of a message share one id, a suffix with the element's
     number is appended."""
-    known = _known(judged.payloads) if contract.needs_payload else ()
-    ids = _not_empty(_ids(judged.attributes, known, contract.publisher_id))
+    ids = _not_empty(_ids(judged.attributes, judged.payloads, contract.publisher_id))
     if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:
         return ids
     return pc.binary_join_element_wise(
-        ids, pa.array([None if one is None else suffix(one) for one in known], pa.string()), ""
+        ids, pa.array([None if one is None else suffix(one) for one in judged.payloads], pa.string()), ""
     )
