@@ -2,7 +2,7 @@
 `signal.publish_to`."""
 
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 
 from google.pubsub_v1 import PublisherClient
@@ -20,7 +20,6 @@ from tidemark.pipeline.lake.log.notes import (
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.pubsub.connection import publisher_client, reported
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.windows import Windowing
 
 SENT_WITHIN = timedelta(seconds=2)
 """Maximum time that a tick waits for Pub/Sub to accept a message. A tick tries once. If the attempt fails, a later tick
@@ -47,7 +46,7 @@ class SignalTopic(WatermarkObject):
         return publisher_client(*self._settings.pubsub.server)
 
     def _sent(self, there: WatermarkContent, now: WatermarkContent) -> WatermarkContent:
-        windows = closed_between(there.watermark, now.watermark, self._settings.windowing)
+        windows = ClosedWindows.between(there.watermark, now.watermark, self._settings.windowing)
         name = self._settings.pipeline_name
         message = Sent(**asdict(now), pipeline=name, since=there.watermark, windows=windows)
         attributes = {"pipeline": name, "reason": now.reason, "promise": now.promise, "log_entry": str(now.log_entry)}
@@ -57,16 +56,6 @@ class SignalTopic(WatermarkObject):
             request = {"topic": self._topic, "messages": [sent]}
             self._client.publish(request=request, retry=None, timeout=SENT_WITHIN.total_seconds())
         return message
-
-
-def closed_between(since: str | None, watermark: str | None, windowing: Windowing) -> ClosedWindows | None:
-    """Return the windows that closed between two watermarks; None if either watermark is None."""
-    if since is None or watermark is None:
-        return None
-    first, end = (windowing.number_of(datetime.fromisoformat(moment)) for moment in (since, watermark))
-    if first >= end:
-        return ClosedWindows(None, None, 0)
-    return ClosedWindows(windowing.numbered(first).key, windowing.numbered(end - 1).key, end - first)
 
 
 def signals_of(settings: Settings, lake: Lake) -> tuple[WatermarkObject, ...]:

@@ -18,13 +18,13 @@ from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, 
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.figures import oldest_of
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.notes import ClosedWindows
 from tidemark.pipeline.quality.lost import Outstanding, landed_by_second, outstanding
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 from tidemark.pipeline.watermark.readings import EffectiveReading
 from tidemark.pipeline.watermark.state import Released, WatermarkState
-from tidemark.pipeline.windows import Windowing
 
 LINES = 20
 """Maximum number of printed lines. Each line covers a range of publish times with outstanding messages."""
@@ -66,8 +66,8 @@ class Preview:
     """The effect of a release.
 
     `outstanding` contains the messages that would be released. `without` is the decision without the release,
-    `released` the decision with it. Both use the newest readings. `closing` contains the numbers of the windows that
-    would close. `notes` say how accurate the preview is.
+    `released` the decision with it. Both use the newest readings. `closing` are the windows that would close. `notes`
+    say how accurate the preview is.
     """
 
     release: Released
@@ -75,13 +75,8 @@ class Preview:
     outstanding: Outstanding
     without: Decision
     released: Decision
-    closing: range
-    windowing: Windowing
+    closing: ClosedWindows
     notes: tuple[str, ...]
-
-    def key(self, index: int) -> str:
-        """Return the key of the closing window at this index."""
-        return self.windowing.numbered(self.closing[index]).key
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
@@ -117,11 +112,10 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
         tracked_us = state.histogram.oldest_event_us
         tracked = None if tracked_us is None else from_us(tracked_us)
         begin = oldest_of(tracked, heartbeats.extent().oldest_event_time)
-    windowing, closing = settings.windowing, range(0)
-    if begin is not None and released.watermark is not None:
-        closing = range(windowing.number_of(begin), windowing.number_of(released.watermark))
+    stands, reaches = (None if one is None else iso(one) for one in (begin, released.watermark))
+    closing = ClosedWindows.between(stands, reaches, settings.windowing) or ClosedWindows(None, None, 0)
     notes = tuple(_notes(state, decided.decision, found))
-    return Preview(release, base, found, without, released, closing, windowing, notes)
+    return Preview(release, base, found, without, released, closing, notes)
 
 
 def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
@@ -163,14 +157,14 @@ def _facts(preview: Preview) -> dict[str, Any]:
         "notes": preview.notes,
         "without": without,
         "with": released,
-        "windows_closing": len(closing),
-        "first_window": preview.key(0) if closing else None,
-        "last_window": preview.key(-1) if closing else None,
+        "windows_closing": closing.count,
+        "first_window": closing.first,
+        "last_window": closing.last,
     }
 
 
 def _show(preview: Preview) -> None:
-    say, found = console().print, preview.outstanding
+    say, found, closing = console().print, preview.outstanding, preview.closing
     oldest = f"[bold]{iso(preview.base.oldest_unacked)}[/] (as of {iso(preview.without.at)})."
     if preview.base.names_a_message:
         say(f"Base's oldest unacknowledged message was published at {oldest}")
@@ -199,13 +193,13 @@ def _show(preview: Preview) -> None:
         stands, further = f"Without a release it is {iso(without)}", f", {rough(released - without)} further"
     say(f"{stands} ({preview.without.reason}).")
     say(f"[bold]With the release, it would be {iso(released)}[/]{further} ({preview.released.reason}).")
-    match len(preview.closing):
+    match closing.count:
         case 0:
             say("No window would close.")
         case 1:
-            say(f"One window would close: {preview.key(0)}.")
+            say(f"One window would close: {closing.first}.")
         case many:
-            say(f"{many:,} windows would close: {preview.key(0)} to {preview.key(-1)}.")
+            say(f"{many:,} windows would close: {closing.first} to {closing.last}.")
     say(
         f"A message published before {iso(preview.release.before)} that lands later is late if its event time is below "
         "the watermark. Until base has landed all such messages, every message published from that time on holds the "
