@@ -19,12 +19,11 @@ from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ServiceFailed
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.observe.facts import LakeStatus, read_status
 from tidemark.pipeline.quality.due_windows import Followed
-from tidemark.pipeline.quality.failing import read_failing_tables
 from tidemark.pipeline.quality.lost import untracked_sentence
 from tidemark.pipeline.settings import Settings
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
-"""Maps each fact about a custom table's failed runs to the field of `Failing` that contains its value."""
+"""Maps each fact about a custom table's failed runs to its name among the facts in `table_failures`."""
 
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 
@@ -42,7 +41,7 @@ def status(
     now = at.clock.now()
     found = read_status(at.lake, at.settings, now, at.clock)
     if everything and not at.settings.pubsub.attach:
-        tables = list(read_custom_tables(at, now))
+        tables = list(read_custom_tables(at, now, found.details["table_failures"]))
     listed = {"tables": tables} if everything else {}
     named = {"pipeline": at.settings.pipeline_name}
     terminal = printed({**named, **found.facts, **found.details, **listed}, as_json=as_json)
@@ -188,14 +187,15 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
     yield from (text for applies, text in advice if applies)
 
 
-def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
-    """Yield the facts of each custom table. Raises LakeError if the lake cannot be read.
+def read_custom_tables(at: Here, now: datetime, failures: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the facts of each custom table. `failures` are the facts about failing ones. Raises LakeError if the lake
+    cannot be read.
 
     `version`, `due` and `by_other_versions` are None if the settings do not name the table, or if the file that defines
     it cannot be used. `wrong` says why the file cannot be used, and is otherwise None.
     """
     lake, settings = at.lake, at.settings
-    failing = {each.table: each for each in read_failing_tables(lake, now)}
+    failing = {each["table"]: each for each in failures}
     followed = _followed(at, now) if settings.tables else None
     for name in sorted({*settings.tables, *lake.own_tables(), *failing}):
         made = lake.own_table(name).made()
@@ -218,8 +218,8 @@ def read_custom_tables(at: Here, now: datetime) -> Iterator[dict[str, Any]]:
                 due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
                 by_others = len(made) - versions[definition.version]
                 facts |= {"version": definition.version, "by_other_versions": by_others, "due": len(due)}
-        failed = failing.get(name)
-        facts |= {fact: getattr(failed, field, 0 if fact == "failed_runs" else None) for fact, field in FAILED.items()}
+        failed = failing.get(name, {})
+        facts |= {fact: failed.get(field, 0 if fact == "failed_runs" else None) for fact, field in FAILED.items()}
         yield facts
 
 
