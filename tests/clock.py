@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import EPOCH
 
-WITHIN_SECONDS = 60
+WITHIN_SECONDS = 240
 
 
 def until(what: str, reached: Callable[[], bool], seconds: float = WITHIN_SECONDS) -> None:

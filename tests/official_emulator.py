@@ -14,7 +14,7 @@ from google.api_core import exceptions as api
 from tidemark.local.services.emulator_choice import choose_emulator
 from tidemark.pipeline.pubsub.connection import publisher_client
 
-READY_WITHIN_SECONDS = 60
+READY_WITHIN_SECONDS = 240
 STOPPED_WITHIN_SECONDS = 10
 HOST = "127.0.0.1"
 PORTS = range(12_000, 32_000)

@@ -27,7 +27,7 @@ from tidemark.local.services.processes import listens
 from tidemark.local.services.stack import CODE_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECONDS = 60
+SECONDS = 240
 
 RUNS = """
 import multiprocessing

@@ -203,8 +203,7 @@ def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Tickin
         return pause_of(ticking.runs, REQUEUE, since + timedelta(seconds=seconds)) is not None
 
     for pause in (15, 30, 60):
-        run = ticking.run(REQUEUE, dg.DagsterRunStatus.STARTED)
-        before = CLOCK.now()
+        run, before = ticking.run(REQUEUE, dg.DagsterRunStatus.STARTED), CLOCK.now()
         ticking.instance.report_run_failed(run)
         assert pauses(before, pause - 1)
         assert not pauses(CLOCK.now(), pause + 1)

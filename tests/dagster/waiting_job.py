@@ -4,7 +4,7 @@ import time
 
 import dagster as dg
 
-LONGEST_SECONDS = 120
+LONGEST_SECONDS = 480
 
 
 @dg.op

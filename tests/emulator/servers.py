@@ -12,8 +12,8 @@ from tidemark.pipeline.pubsub.backlog import ReadingTimes, SnapshotBacklog
 
 CLOCK = SystemClock()
 DEADLINE_SECONDS = 10
-SHORT_SECONDS = 0.4
-"""A pull that waits so long finds whatever the server has: it answers at once, or within milliseconds."""
+LONG_SECONDS, SHORT_SECONDS = 30.0, 0.4
+"""How long a pull waits where messages must come, and where none may: a server answers within milliseconds."""
 
 OFFICIAL, OWN = "official_emulator", "own_pubsub"
 
@@ -44,7 +44,7 @@ class Server:
         messages = [{"data": b"x", "attributes": {"number": str(number)}} for number in range(count)]
         return list(self.publisher.publish(topic=topic, messages=messages).message_ids)
 
-    def pull(self, subscription: str, wait: float = 1.0, at_most: int = 1000) -> list[Any]:
+    def pull(self, subscription: str, wait: float = LONG_SECONDS, at_most: int = 1000) -> list[Any]:
         """One pull, as tidemark makes it: nothing within the wait is nothing."""
         request = {"subscription": subscription, "max_messages": at_most}
         try:
@@ -62,10 +62,10 @@ class Server:
         self.publish(topic)
         return subscription, received
 
-    def drained(self, subscription: str) -> list[str]:
-        """Pull and acknowledge until nothing comes; the ids."""
+    def drained(self, subscription: str, count: int) -> list[str]:
+        """Pull and acknowledge so many messages, and whatever comes beyond; the ids."""
         ids: list[str] = []
-        while received := self.pull(subscription, wait=SHORT_SECONDS):
+        while received := self.pull(subscription, LONG_SECONDS if len(ids) < count else SHORT_SECONDS):
             self.acknowledge(subscription, received)
             ids += ids_of(received)
         return ids

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from tests.fixtures_emulator import QUICK_LEASE, unique_pubsub
+from tests.clock import until
+from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.builders import Altered, ids_of, send, subscription_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub import pulls
@@ -25,9 +26,8 @@ CLOCK = SystemClock()
 LONG = timedelta(hours=1)
 """Longer than a lease: nobody may pull in between."""
 
-UNTIL_GIVEN_BACK = pulls.GIVEN_BACK_SECONDS + 0.2
-AHEAD_SECONDS = 1.5
-"""Enough for a few pulls to go ahead, one after another, on a busy machine."""
+LEASE = timedelta(minutes=10)
+"""Nothing comes again because it is over."""
 
 
 @pytest.fixture
@@ -42,15 +42,16 @@ def clients(own_pubsub: str) -> Iterator[tuple[SubscriberClient, PublisherClient
 def settings(own_pubsub: str, clients: tuple[SubscriberClient, PublisherClient]) -> PubSubSettings:
     """A topic with its two subscriptions, on tidemark's own server."""
     settings = unique_pubsub(own_pubsub)
-    provision(*clients, settings, Settings().contract, CLOCK, lease=QUICK_LEASE)
+    provision(*clients, settings, Settings().contract, CLOCK, lease=LEASE)
     return settings
 
 
-def pulled(subscription: PubSubSubscription, seconds: float = 5) -> list[str]:
-    """Ids of a batch, acknowledged."""
+def pulled(subscription: PubSubSubscription, seconds: float = 5, count: int = 0) -> list[str]:
+    """Ids of a batch, acknowledged; and of the next ones, until there are so many."""
     batch = subscription.pull(1000, MUCH, seconds)
     assert subscription.acknowledge(batch.ack_ids).failed == 0
-    return ids_of(batch)
+    left = count - len(batch.ack_ids)
+    return [*ids_of(batch), *(pulled(subscription, seconds, left) if left > 0 else ())]
 
 
 def test_messages_for_a_closed_forgotten_or_rarely_pulled_subscription_are_given_back(
@@ -64,9 +65,8 @@ def test_messages_for_a_closed_forgotten_or_rarely_pulled_subscription_are_given
     sent = send(clients[1], settings, 3)
     CLOCK.sleep(0.5)
     closed.close()
-    CLOCK.sleep(UNTIL_GIVEN_BACK)
     for path in (settings.base_path, settings.tracking_path):
-        assert sorted(pulled(subscription_of(clients[0], settings, path))) == sorted(sent)
+        assert sorted(pulled(subscription_of(clients[0], settings, path), count=3)) == sorted(sent)
     assert pulled(closed, 0.1) == []  # and it may be used again
 
 
@@ -88,16 +88,13 @@ def test_more_is_pulled_ahead_while_a_batch_is_processed_and_belongs_to_the_next
 ) -> None:
     monkeypatch.setattr(pulls, "PULL_AT_MOST", 4)
     sent = send(clients[1], settings, 30)
-    subscription = subscription_of(clients[0], settings)
-    first = subscription.pull(10, MUCH, 5, ahead=15)
-    until = CLOCK.monotonic() + 4 * AHEAD_SECONDS
-    while subscription._pulls._held < 15 and CLOCK.monotonic() < until:
-        CLOCK.sleep(0.1)
+    subscription = subscription_of(clients[0], settings, lease=LEASE, pull_wait=PATIENT)
+    first = subscription.pull(10, MUCH, 60, ahead=15)
+    until("it holds them", lambda: subscription._pulls._held >= 15)
     CLOCK.sleep(0.5)  # for one that would go on
-    others = pulled(subscription_of(clients[0], settings), 1)
-    assert len(others) == 30 - 10 - 15
-    second = pulled(subscription, 1)
-    assert len(second) == 15
+    others = pulled(subscription_of(clients[0], settings), 1, count=5)
+    second = pulled(subscription, 1, count=15)
+    assert (len(others), len(second)) == (30 - 10 - 15, 15)
     assert sorted([*others, *second, *ids_of(first)]) == sorted(sent)
 
 
