@@ -168,7 +168,7 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     landed messages that tracking never received."""
     # An error, since only a seek of base to a time before the loss brings the messages back.
     lake = look.lake.of(look.user)
-    kept_from, keep = look.lake.kept_windows().heartbeats_from(), look.lake.settings.housekeeping.quarantine
+    kept_from, keep = look.lake.kept_windows(look.user).heartbeats_from(), look.lake.settings.housekeeping.quarantine
     found = audit(lake, look.now - RECENT, kept_from, keep)
     where = "because base's backlog has not been read yet"
     if found.since is not None and found.before is not None:
@@ -312,7 +312,7 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
     settings, watermark = look.lake.settings, look.state.watermark
     bound, behind = settings.checks.max_watermark_age, look.state.behind(look.now)
     age = max(behind or timedelta(0), timedelta(0))
-    standing = read_ticks(look.lake.whole(), settings, look.state.decision, look.now).standing
+    standing = read_ticks(look.lake.of(look.user), settings, look.state.decision, look.now).standing
     if watermark is None:
         stands = "there is no watermark yet" + ("" if behind is None else f", {rough(age)} after tracking began")
     else:

@@ -84,7 +84,7 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
         began = clock.monotonic()
         with (
-            lake.whole().failed_runs().noting(context.run_id, (), clock, context.job_name),
+            lake.of("run").failed_runs().noting(context.run_id, (), clock, context.job_name),
             closing(pubsub.base()) as base,
             closing(pubsub.tracking()) as tracking,
         ):
@@ -110,7 +110,7 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
             stays = settings.ingest.is_continuous or STAYS in context.run.tags
 
             done = rounds.rounds(plan.run_for, until_young=not stays)
-            total = yield from _reported(context, lake.whole(), settings, clock, done)
+            total = yield from _reported(context, lake.of("run"), settings, clock, done)
         context.instance.add_run_tags(context.run_id, {ENDED: str(rounds.ended)})
         metadata: dict[str, Any] = {
             "ended": str(rounds.ended),

@@ -91,7 +91,7 @@ def _computed(
 ) -> Iterator[Event]:
     settings, run = asset.settings, context.run.run_id
     lake = lake_of(context, settings)
-    with lake.whole().failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
+    with lake.of("run").failed_runs(loaded.name).noting(run, stretch_ends(windows), lake.clock):
         context.instance.add_run_tags(run, {DEFINITION: _mark(settings, loaded)})
         table = _usable(settings, loaded, loaded)
         done = _compute(asset, table, windows, lake, context) if windows else ReplacedWindows(0, None, {}, ())
@@ -184,7 +184,7 @@ def due_windows(
     the last call found no due window of a table, the table is left out until its input may have changed (see
     `NothingDue`). Raises LakeError if the tracking log or `heartbeat_diffs` cannot be read."""
     settings, watermark = lake.settings, lake.state(TABLES).watermark
-    closed = lake.kept_windows().closed(None if watermark is None else min(watermark, now))
+    closed = lake.kept_windows(TABLES).closed(None if watermark is None else min(watermark, now))
     current = lake.of(TABLES).diffs().table.current()
     version = -1 if current is None else current.version()
     looks = [(table, lake.kept.get((TABLES, table.name, "nothing_due"), NothingDue)) for table in tables]

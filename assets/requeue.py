@@ -35,7 +35,7 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     def requeue(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Judges quarantined messages again by the current message contract, and lands those that pass. It is safe to
         run at any time, to kill, and to repeat."""
-        lake = lake_of(context, settings).whole()
+        lake = lake_of(context, settings).of(REQUEUE)
         done = Requeuer(lake, judge_of(settings, lake), clock).run()
         lake.judged_by().note(settings.judged_by, clock.now())
         metadata: dict[str, Any] = {
@@ -71,7 +71,7 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
     )
     def requeue(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
         nonlocal is_done
-        is_done = is_done or is_judged(lake.whole(), settings, clock)
+        is_done = is_done or is_judged(lake.of(REQUEUE), settings, clock)
         if is_done:
             return "all quarantined messages have been judged by the current message contract"
         if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "is judging quarantined messages"):

@@ -1,6 +1,6 @@
 """The lake as a Dagster resource."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -9,12 +9,12 @@ import dagster as dg
 
 from tidemark.local.services.ownership import Ownership
 from tidemark.pipeline.clock import Clock, is_recent
-from tidemark.pipeline.contract.heartbeat import FieldKind, HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.ingest.progress import BacklogWatch
 from tidemark.pipeline.ingest.settle import judge_of, new_files
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.lake.layout import PAST_BYTES, Lake, OpenLake
+from tidemark.pipeline.lake.layout import PAST_BYTES, OpenLake
 from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.lake.log.tracking_log import PastEntries, TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
@@ -22,7 +22,6 @@ from tidemark.pipeline.lake.tables.window_index import KeptWindows, WindowIndex
 from tidemark.pipeline.quality.landings import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.state import WatermarkState
 
 Part = TypeVar("Part")
@@ -50,14 +49,12 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     kept: dg.ResourceDependency[Kept]
     clock: dg.ResourceDependency[Clock]
 
-    def whole(self) -> Lake:
-        """Return the Lake, whose methods create a new object per call."""
-        return Lake(*self._arguments())
-
     def of(self, user: str) -> OpenLake:
-        """Return the user's own OpenLake, with open tables, cached log entries and a window index. All calls with the
-        same `user` return the same object."""
-        return self.kept.get((user, "lake"), lambda: OpenLake(*self._arguments()))
+        """Return the user's own OpenLake, with open tables, an open log and a window index. All calls with the same
+        `user` return the same object. All users share the cache of log entries."""
+        past = self.kept.get("past entries", lambda: PastEntries(PAST_BYTES, self.clock))
+        given = self.settings.lake, self.settings.message.kinds, self.clock, past
+        return self.kept.get((user, "lake"), lambda: OpenLake(*given))
 
     def ownership(self) -> Ownership:
         """Return this process's ownership of the lake. All users share it."""
@@ -65,7 +62,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def tracking_log(self, user: str) -> TrackingLog:
         """Return the log of tracking snapshots and decisions."""
-        log = self.kept.get((user, "log"), self.whole().tracking_log)
+        log = self.of(user).tracking_log()
         noted = self.kept.get(NEWEST_FOLD, NewestFold).noted
         if noted is not None:
             log.saw(noted[0])
@@ -118,13 +115,9 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Return the index of windows that have heartbeats, and of windows that are computed."""
         return self.of(user).window_index(self.settings.windowing, self.settings.windows.lookback)
 
-    def kept_windows(self) -> KeptWindows:
+    def kept_windows(self, user: str) -> KeptWindows:
         """Return the retention boundary: the first window for which the lake still has the full input."""
-        return self.whole().kept_windows(self.settings.windowing, self.settings.windows.lookback)
-
-    def _arguments(self) -> tuple[LakeSettings, Mapping[str, FieldKind], Clock, PastEntries]:
-        past = self.kept.get("past entries", lambda: PastEntries(PAST_BYTES, self.clock))
-        return self.settings.lake, self.settings.message.kinds, self.clock, past
+        return self.of(user).kept_windows(self.settings.windowing, self.settings.windows.lookback)
 
     def _part(self, user: str, name: str, make: Callable[[OpenLake], Part]) -> Part:
         return self.kept.get((user, name), lambda: make(self.of(user)))

@@ -151,7 +151,7 @@ class WindowsAsset:
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
-        since, windows = lake.kept_windows().since(), list[Window]()
+        since, windows = lake.kept_windows("run").since(), list[Window]()
         first = EPOCH if since is None else since + self.further
         for bounds in asked:
             both = [stretch for spans in (index.reached, index.computed) for stretch in spans.within(bounds)]
@@ -214,7 +214,7 @@ def batch_parts(
         for opened in (heartbeats, *(each.table for each in tables)):
             pool.submit(opened.current)
         watermark = lake.watermark()
-        refuse_expired = partial(lake.kept_windows().refuse_expired, further=further)
+        refuse_expired = partial(lake.kept_windows("run").refuse_expired, further=further)
         refuse_expired(windows)
         refuse_open(windows, watermark)
         return spark.session(), heartbeats, watermark, run, SystemClock(), refuse_expired
@@ -246,7 +246,7 @@ def corrections_noted(lake: LakeResource, table: FollowedTable) -> Iterator[dg.A
     if not lake.settings.windows.corrections:
         return
     try:
-        rows = follow(lake.whole().corrections(), table, lake.clock)
+        rows = follow(lake.of("run").corrections(), table, lake.clock)
     except Exception as error:
         log = dg.get_dagster_logger()
         log.warning(f"the corrections of {table.name} were not recorded; the next run tries again: {error!r}")

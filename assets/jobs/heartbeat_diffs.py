@@ -106,7 +106,7 @@ def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRes
     the lake. Raises WindowNotClosed (before Spark is used), ExecutorsUnable, WindowExpired and other TidemarkErrors."""
     windowing, settings = lake.settings.windows, lake.settings
     plan = DiffPlan(settings.message.kinds, windowing.lookback, windowing.heartbeat_period, windowing.length)
-    with lake.whole().failed_runs().noting(run, stretch_ends(windows), lake.clock):
+    with lake.of("run").failed_runs().noting(run, stretch_ends(windows), lake.clock):
         diffs, status = lake.of("run").diffs(), lake.of("run").stream_status()
         parts = batch_parts(lake, spark, run, windows, [status, diffs])
         return compute_windows(MicroBatch(*parts, (status, diffs), plan), windows)

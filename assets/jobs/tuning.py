@@ -43,15 +43,15 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
     def watermark_tuning(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         from tidemark.pipeline.tuning.page import page_of, write_report  # loads templates: a tenth of a second
 
-        made_at, whole = SystemClock().now(), lake_of(context, settings).whole()
+        made_at, lake = SystemClock().now(), lake_of(context, settings).of("run")
         with working(context):
             try:
-                report = report_on_lake(whole, Asked(settings, made_at))
+                report = report_on_lake(lake, Asked(settings, made_at))
             except NothingToTune as nothing:
                 context.log.info(str(nothing))
                 return
             page, facts = page_of(report), facts_of(report)
-            stored = write_report(whole.objects(), made_at, page, facts)
+            stored = write_report(lake.objects(), made_at, page, facts)
         for sentence in sentences(report):
             context.log.info(sentence)
         yield dg.MaterializeResult(asset_key=described.key, metadata=tuning_metadata(report, stored))

@@ -185,7 +185,7 @@ def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | N
         return None
     due = Spans(*index.due(range(windowing.number_of(windowing.first), front.first_open)))
     if due.least is not None and due.least < front.first_live:  # live windows are never past the retention boundary
-        due = Spans(*due.within(lake.kept_windows().closed(watermark)))
+        due = Spans(*due.within(lake.kept_windows(CHOICE).closed(watermark)))
     done.note(front.first_open, now, is_due=bool(due))
     return due
 

@@ -167,7 +167,7 @@ def _stale(look: CheckInput, found: MissedHeartbeats) -> str:
             "the check for missed heartbeats is not finished: at least "
             f"{found.left} commits, manifests or hours of the tables are left; the next tick continues"
         )
-    within, kept_since = look.lake.settings.windows.recompute_within, look.lake.kept_windows().since()
+    within, kept_since = look.lake.settings.windows.recompute_within, look.lake.kept_windows(look.user).since()
     due = to_compute_again(found, look.state.watermark, within, kept_since)
     _recompute(look, due)
     return f"stale windows to recompute: {len(due)}" if due else "no stale window needs to be recomputed"

@@ -85,7 +85,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
         notes, in_lake = lake.kept.get(NOTES, lambda: TickNotes(settings, lake.clock)), None
         recorder.begin(sensor)
         try:
-            in_lake = lake.whole().failed_ticks()
+            in_lake = lake.of(sensor).failed_ticks()
             with ids_in_logs(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):
                 owned = lake.ownership()
                 (owned.state if sensor in WRITERS else owned.allow)()

@@ -189,8 +189,8 @@ def test_health_names_a_silent_sensor_and_an_old_watermark(tmp_path: Path, monke
     with an_hour(tmp_path, export="") as hour:
         hour.is_scraped, metrics = False, hour.ticking.settings.metrics
         with monkeypatch.context() as without:
-            without.delattr(LakeResource, "whole")
-            with pytest.raises(Exception, match="whole"):
+            without.delattr(LakeResource, "of")
+            with pytest.raises(Exception, match="of"):
                 hour.ticking.land()
         assert json.loads(get(metrics, "/livez")) == {"alive": True}, "also if the lake cannot be opened"
         hour.play(3)
