@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import EPOCH, SystemClock, to_us
 from tidemark.pipeline.errors import REFUSALS, LakeError, LakeFull, TableConflict
@@ -124,7 +124,7 @@ def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], writt
         if current is None or not there.issuperset(file.path for file in files):
             raise TableConflict(f"another process has rewritten partition {partition} of {table.uri} meanwhile")
         with suppress(TableConflict):
-            table.transact(current, [*adds, *removes], CommitProperties(max_commit_retries=0))
+            table.transact(current, [*adds, *removes])
             return
     raise table.overtaken()
 

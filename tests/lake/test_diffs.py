@@ -101,23 +101,19 @@ def test_a_field_that_no_run_has_written_yet_is_null(tmp_path: Path) -> None:
     assert rows["level"].null_count == len(rows) == WHOLE
 
 
-class Faulty(WindowedTable):
-    """Whose commits raise what the test says, before or after they land."""
+def faulty(lake: Lake, *faults: tuple[bool, Exception]) -> WindowedTable:
+    """A table whose commits raise these faults, before or after they land."""
+    diffs, left = lake.diffs(), list(faults)
+    commit = diffs.table.transact
 
-    faults: list[tuple[bool, Exception]]
-
-    def _transact(self, *args: Any) -> None:
-        landed, fault = self.faults.pop(0) if self.faults else (True, None)
+    def transact(*args: Any) -> None:
+        landed, fault = left.pop(0) if left else (True, None)
         if landed:
-            super()._transact(*args)
+            commit(*args)
         if fault is not None:
             raise fault
 
-
-def faulty(lake: Lake, *faults: tuple[bool, Exception]) -> Faulty:
-    whole = lake.diffs()
-    diffs = Faulty(whole.table, lake.objects(), whole.schema, whole._clock)
-    diffs.faults = list(faults)
+    diffs.table.transact = transact  # type: ignore[method-assign]
     return diffs
 
 

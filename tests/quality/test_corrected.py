@@ -153,16 +153,22 @@ def test_a_table_that_was_begun_anew_is_followed_from_its_beginning(place: Place
 # Kills, lost answers, and others at the same time
 
 
-class DiesBeforeCommit(Corrections):
-    def _commit(self, *_: object) -> None:
+class OwnCommit(Corrections):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.commits, self.table.transact = self.table.transact, self.commit  # type: ignore[method-assign]
+
+
+class DiesBeforeCommit(OwnCommit):
+    def commit(self, *_: object, **__: object) -> None:
         raise Killed
 
 
-class DiesAfterCommit(Corrections):
+class DiesAfterCommit(OwnCommit):
     raises: BaseException = Killed()
 
-    def _commit(self, *args: Any) -> None:
-        super()._commit(*args)
+    def commit(self, *args: Any, **more: Any) -> None:
+        self.commits(*args, **more)
         raise self.raises
 
 
@@ -213,10 +219,10 @@ def test_a_follower_that_is_overtaken_notes_nothing_again(place: Place) -> None:
     place.compute({FIRST: {"a": 1}})
     place.compute({FIRST: {"a": 2}})
 
-    class Overtaken(Corrections):
-        def _commit(self, *args: Any) -> None:
+    class Overtaken(OwnCommit):
+        def commit(self, *args: Any, **more: Any) -> None:
             place.follow()  # another follower, which notes everything
-            super()._commit(*args)
+            self.commits(*args, **more)
 
     assert place.follow(place.dying(Overtaken)) == 0
     assert place.said() == Counter([changed(2, FIRST, "a", 1, 2)])

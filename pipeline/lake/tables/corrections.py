@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.transaction import AddAction
+from deltalake import Transaction
 
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.messages import Column, described
@@ -142,12 +141,14 @@ class Corrections:
         if not written:
             return 0
         added = [file.add_action(PARTITION, to_us(noticed_at)) for file in written]
+        noted = [Transaction(through.table_id, through.version)]
         for _ in range(self.table.attempts):
             table = self.table.complete(CORRECTIONS)
             if self.noted(through.table_id) != before:
                 raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
             with suppress(TableConflict):
-                self._commit(table, added, through)
+                # Without retries: one by the library would succeed even after another follower's commit.
+                self.table.transact(table, added, noted=noted)
                 return sum(file.rows for file in written)
         raise self.table.overtaken()
 
@@ -159,11 +160,6 @@ class Corrections:
             return (rows.cast(CONTENT) for rows in self.table.scanned(CONTENT.names, sought.filter, [day]))
 
         return self.table.newest_by_day(sought.since, limit, of_day, _in_order)
-
-    def _commit(self, table: DeltaTable, added: Sequence[AddAction], through: Position) -> None:
-        noted = [Transaction(through.table_id, through.version)]
-        # A retry by the library would succeed even after another follower's commit.
-        self.table.transact(table, added, CommitProperties(max_commit_retries=0, app_transactions=noted))
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

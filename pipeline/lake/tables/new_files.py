@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline.clock import HOUR_US, Clock, iso, to_us
@@ -127,10 +126,10 @@ class NewFiles:
         table, at_us = self._table, to_us(self._clock.now())
         refuse_old(table, min(file.written_us for file in files), at_us)
         actions = [file.add_action(table.partition_column, at_us) for file in files]
-        properties = CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(metadata))
         for attempt in range(table.attempts):  # one fails if another process creates the table or changes its schema
             with suppress(TableConflict):
-                table.transact(table.complete(table.schema, as_open=attempt == 0), actions, properties)
+                opened = table.complete(table.schema, as_open=attempt == 0)
+                table.transact(opened, actions, dict(metadata), retries=APPEND_RETRIES)
                 return
         raise table.overtaken()
 

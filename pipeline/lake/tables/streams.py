@@ -12,7 +12,7 @@ from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.messages import Column, described
@@ -155,10 +155,9 @@ class Streams:
         if table.version() != seen:
             raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")
         metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}
-        properties = CommitProperties(max_commit_retries=0, custom_metadata=metadata)
         written = NewFiles(self.table, self._clock).write(known.rows)
         added = [file.add_action(self.table.partition_column, to_us(self._clock.now())) for file in written]
-        self.table.transact(table, added, properties, mode="overwrite")
+        self.table.transact(table, added, metadata, "overwrite")
 
 
 def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:

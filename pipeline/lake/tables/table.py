@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.table import FilterConjunctionType, TableAlterer
 from deltalake.transaction import AddAction, RemoveAction
@@ -395,16 +395,21 @@ class LakeTable:
         self,
         table: DeltaTable,
         files: Sequence[AddAction | RemoveAction],
-        properties: CommitProperties,
+        metadata: dict[str, str] | None = None,
         mode: Literal["append", "overwrite"] = "append",
+        *,
+        retries: int = 0,
+        noted: list[Transaction] | None = None,
     ) -> None:
         """Add files to the table and remove files from it, in one durable transaction, and update the open `table`. The
-        mode `overwrite` also removes all earlier files. Raises TableConflict and LakeError. A LakeError may mean that
-        only the sync after the commit failed."""
+        commit has this metadata, and the application transactions `noted`. The mode `overwrite` also removes all
+        earlier files. With `retries`, the Delta library repeats an append that another commit overtook. Raises
+        TableConflict and LakeError. A LakeError may mean that only the sync after the commit failed."""
         by = [self.partition_column] if self.partition_column else []
+        made = CommitProperties(max_commit_retries=retries, custom_metadata=metadata, app_transactions=noted)
         with table_errors(self.uri), self.log.committing(table) as hooks:
             table.create_write_transaction(
-                [*files], mode, table.schema(), by, commit_properties=properties, post_commithook_properties=hooks
+                [*files], mode, table.schema(), by, commit_properties=made, post_commithook_properties=hooks
             )
         self.make_durable()
 

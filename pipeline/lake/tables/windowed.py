@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import RemoveAction
 from pydantic import Field
 
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, parse_duration, to_us
@@ -225,7 +225,7 @@ class WindowedTable:
                 if pending:
                     at_us = to_us(self._clock.now())
                     adds = [file.add_action(PARTITION, at_us) for key in pending for file in added[key]]
-                    self._transact(table, [*adds, *self._removes(table, pending)], {"tidemark.run": run.name})
+                    self.table.transact(table, [*adds, *self._removes(table, pending)], {"tidemark.run": run.name})
             except TableConflict:
                 self._clock.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))  # noqa: S311 (not for secrets)
             except LakeUnreachable as error:
@@ -245,7 +245,7 @@ class WindowedTable:
         Raises TableConflict and LakeError."""
         table, forgotten = self.table.current(), set(windows)
         if table is not None and (removes := self._removes(table, forgotten)):
-            self._transact(table, removes, {FORGOT: str(len(forgotten))})
+            self.table.transact(table, removes, {FORGOT: str(len(forgotten))})
 
     def _removes(self, table: DeltaTable, windows: Collection[str]) -> list[RemoveAction]:
         at_us = to_us(self._clock.now())
@@ -254,9 +254,6 @@ class WindowedTable:
     def _files_by_window(self, windows: set[str], table: DeltaTable | None) -> dict[str, frozenset[str]]:
         found = by_partition(self.table.files(windows, table))
         return {key: frozenset(file.path for file in found.get(key, ())) for key in windows}
-
-    def _transact(self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], metadata: dict[str, str]) -> None:
-        self.table.transact(table, files, CommitProperties(max_commit_retries=0, custom_metadata=metadata))
 
     def _by_window(self, run: DiffRun, written: Iterable[NewFile]) -> dict[str, list[NewFile]]:
         added: dict[str, list[NewFile]] = {key: [] for key in run.windows}
