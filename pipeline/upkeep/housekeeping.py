@@ -6,7 +6,7 @@ be killed at any time, and may run concurrently with all other processes.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -156,16 +156,17 @@ class Housekeeper:
             yield "the whole log is kept, because housekeeping.log is empty", {}
             return
         did = self._packing.drop(self._time_reached() - self._keep.log, self._clock.now(), dry_run=self._dry_run)
-        says = f"dropped {did.entries:,} entries in {counted(did.archives, 'archive')}"
-        figures = {"entries": did.entries, "archives": did.archives}
-        yield _done(figures, says, f"no archive is older than {format_duration(self._keep.log)}")
+        says = f"dropped {did['entries']:,} entries in {counted(did['archives'], 'archive')}"
+        yield _done(did, says, f"no archive is older than {format_duration(self._keep.log)}")
 
     def _pack_log(self) -> Iterator[Done]:
         now = self._clock.now()
         did = self._packing.pack(now - PACKED_AFTER, now, dry_run=self._dry_run)
-        left = f", and deleted {counted(did.leftovers, 'leftover object')} of archived entries" if did.leftovers else ""
-        says = f"moved {did.entries:,} entries to {counted(did.archives, 'archive')}{left}"
-        yield _done(asdict(did), says, f"no further entries older than {format_duration(PACKED_AFTER)} can be archived")
+        gone, left = did["leftovers"], ""
+        if gone:
+            left = f", and deleted {counted(gone, 'leftover object')} of archived entries"
+        says = f"moved {did['entries']:,} entries to {counted(did['archives'], 'archive')}{left}"
+        yield _done(did, says, f"no further entries older than {format_duration(PACKED_AFTER)} can be archived")
 
     def _compact(self, name: str, order: str) -> Iterator[Done]:
         is_idle, ends_at = True, self._clock.monotonic() + COMPACTED_FOR.total_seconds()

@@ -388,10 +388,10 @@ class Packer(Worker):
         packing, plan = self.world.planted.packing(self.objects), self.world.plan
         before = self.clock.now() - plan.packs_after
         packed = packing.pack(before)
-        self.world.note(self.name, f"packed {packed.entries} entries in {packed.archives} archives")
+        self.world.note(self.name, f"packed {packed['entries']} entries in {packed['archives']} archives")
         if plan.drops_after is not None:
             dropped = packing.drop(before - plan.drops_after)
-            self.world.note(self.name, f"dropped {dropped.entries} entries in {dropped.archives} archives")
+            self.world.note(self.name, f"dropped {dropped['entries']} entries in {dropped['archives']} archives")
         numbers = [number for number in self.log.numbers() if number not in self.world.dropped]
         first = min(numbers, default=0) if self.world.dropped else 0
         if numbers != list(range(first, first + len(numbers))):

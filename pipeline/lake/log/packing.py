@@ -7,7 +7,6 @@ concurrently with trackers, readers and other packings.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -25,22 +24,9 @@ enough entries, it ends before the next compacted entry. An archive takes a few 
 ALWAYS = datetime.max.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """The result of `pack` or `drop`: how many log entries were archived or dropped, and how many archives were written
-    or deleted. A dry run returns the counts that a real run would have.
-
-    `leftovers` is the number of deleted objects whose entries were already archived or dropped. They existed because an
-    earlier process died before it deleted them.
-    """
-
-    entries: int = 0
-    archives: int = 0
-    leftovers: int = 0
-
-
 class LogPacking:
-    """Archives old entries of one tracking log, and deletes old archives. A decision with a time after `now` (an
+    """Archives old entries of one tracking log, and deletes old archives. Both methods return the number of `entries`
+    and of `archives`; a dry run returns the numbers that a real run would have. A decision with a time after `now` (an
     argument of both methods) was made while the clock was wrong. Its time is ignored: the age of its entry follows from
     the decisions before and after it."""
 
@@ -49,10 +35,13 @@ class LogPacking:
         self._archive = LogArchive(objects)
         self._log = TrackingLog(objects, checkpoint_every=1)
 
-    def pack(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> Packed:
+    def pack(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> dict[str, int]:
         """Archive the old entries of the log: all entries before the second-to-last of the compacted entries that are
         older than `before`. A compacted entry contains the state after all earlier entries. During the move, readers
         find every entry by its number.
+
+        Also delete `leftovers`: objects whose entries were already archived or dropped. They exist if an earlier
+        process died before it deleted them.
 
         Guarantee: entries written since a tracker last read the log stay in the log, however wrong the clocks are.
 
@@ -74,12 +63,12 @@ class LogPacking:
             entries, archives = entries + len(stretch), archives + 1
             if not dry_run:
                 self._move(stretch)
-        return Packed(entries, archives, len(leftovers))
+        return {"entries": entries, "archives": archives, "leftovers": len(leftovers)}
 
-    def drop(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> Packed:
+    def drop(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> dict[str, int]:
         """Delete the archives whose last decision is older than `before`, the oldest archive first. Raises
         LakeError."""
-        dropped, undated = Packed(), list[range]()
+        dropped, undated = list[range](), list[range]()
         for numbers in self._archive.ranges():
             decided_at = self._decided_at(numbers, now)
             if decided_at is not None and decided_at >= before:
@@ -88,9 +77,8 @@ class LogPacking:
             if decided_at is not None:  # the undated archives before it are older
                 for old in () if dry_run else undated:
                     self._archive.delete(old)
-                dropped = Packed(dropped.entries + sum(map(len, undated)), dropped.archives + len(undated))
-                undated = []
-        return dropped
+                dropped, undated = dropped + undated, []
+        return {"entries": sum(map(len, dropped)), "archives": len(dropped)}
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime, now: datetime) -> Iterator[dict[int, bytes]]:
         """Yield the log entries of each archive to write. After an archive's last entry, the log always continues with
