@@ -178,8 +178,8 @@ def _attempt(batch: WindowBatch, windows: Sequence[Window], *, as_open: bool = F
     return ReplacedWindows(
         heartbeats_version=files.version,
         watermark=batch.watermark,
-        rows=replaced[-1].rows,
-        superseded=[of_table.superseded for of_table in replaced],
+        rows=replaced[-1],
+        superseded=[[key for key in keys if key not in rows] for rows in replaced],
         input_rows=files.rows,
     )
 

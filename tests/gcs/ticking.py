@@ -1,5 +1,6 @@
 """The two ticks on a lake behind the fault proxy; what checks them sees the same lake past the proxy."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.notes import WatermarkObject
-from tidemark.pipeline.lake.tables.windowed import Replaced
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.windows import Windowing
@@ -73,7 +73,7 @@ class TickingOnABucket(World):
         closed = range(WINDOWING.number_of(first), WINDOWING.number_of(end))
         return list(self.index.update().due(closed))  # of older windows alone the sensors ask what retention has kept
 
-    def compute(self, name: str) -> Replaced:
+    def compute(self, name: str) -> Mapping[str, int]:
         """Commit an empty first window, by a run of this name."""
         return put(self.diffs, name, [WINDOWING.containing(START).key], now=self.clock.now())
 

@@ -19,7 +19,7 @@ from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import Quarantine, quarantine_rows
 from tidemark.pipeline.lake.tables.table import LakeTable
-from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, Fence, Replaced, WindowedTable
+from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, Fence, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 
 LATER = 600.0
@@ -130,7 +130,7 @@ def put(
     version: int = 0,
     now: datetime = START,
     fence: Fence | None = None,
-) -> Replaced:
+) -> Mapping[str, int]:
     """What a run does that has read this version of `heartbeats`: rows of its windows, or windows without rows,
     committed in one transaction."""
     of_windows = rows if isinstance(rows, Mapping) else dict.fromkeys(rows, ())

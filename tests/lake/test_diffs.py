@@ -3,7 +3,7 @@ which are computed, by new commits alone."""
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables import window_index
 from tidemark.pipeline.lake.tables.table import DamagedFile, LakeTable
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.lake.tables.windowed import DiffRun, Fence, Replaced, WindowedTable
+from tidemark.pipeline.lake.tables.windowed import DiffRun, Fence, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Spans
 
@@ -42,7 +42,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return lake_of(fresh_lake(request.getfixturevalue("endpoint_apart")))
 
 
-def compute(diffs: WindowedTable, name: str, windows: Sequence[str], fence: Fence | None = None) -> Replaced:
+def compute(diffs: WindowedTable, name: str, windows: Sequence[str], fence: Fence | None = None) -> Mapping[str, int]:
     """One run, with some rows in every window."""
     return put(diffs, name, dict.fromkeys(windows, [{"stream_id": name, "event_time": at(0)}] * WHOLE), fence=fence)
 
@@ -61,7 +61,7 @@ def test_a_window_that_many_runs_compute_at_once_stands_once_first_and_again(lak
     windows_of = {f"run{number}": [SHARED, f"2026-11-21T{number:02d}-00Z"] for number in range(RUNS)}
     together = threading.Barrier(RUNS, timeout=60)
 
-    def work(label: str, name: str) -> Replaced:
+    def work(label: str, name: str) -> Mapping[str, int]:
         diffs = lake.diffs()
         fence = diffs.fence(windows_of[name])
         together.wait()  # all have taken their fence before any of them goes on
@@ -71,14 +71,13 @@ def test_a_window_that_many_runs_compute_at_once_stands_once_first_and_again(lak
         with ThreadPoolExecutor(RUNS) as threads:
             found = threads.map(work, [f"round{number}"] * RUNS, windows_of)
             outcomes = dict(zip(windows_of, found, strict=True))
-        winners = [name for name, outcome in outcomes.items() if SHARED in outcome.rows]
+        winners = [name for name, outcome in outcomes.items() if SHARED in outcome]
         assert len(winners) == 1
         stands = rows_by_window(lake)
         assert stands.pop(SHARED) == {f"round{number}-{winners[0]}": WHOLE}
         assert stands == {windows_of[name][1]: {f"round{number}-{name}": WHOLE} for name in windows_of}
         for name, outcome in outcomes.items():
-            assert outcome.rows[windows_of[name][1]] == WHOLE
-            assert outcome.superseded == (() if name in winners else (SHARED,))
+            assert outcome == dict.fromkeys(windows_of[name][name not in winners :], WHOLE)
 
 
 @pytest.mark.parametrize("content", [b"PAR1", None])
@@ -120,8 +119,7 @@ def faulty(lake: Lake, *faults: tuple[bool, Exception]) -> WindowedTable:
 @pytest.mark.parametrize("fault", [LakeUnreachable("no answer"), TableConflict("another was first")])
 def test_a_commit_that_landed_unanswered_is_recognised_and_another_retried(lake: Lake, fault: Exception) -> None:
     for name, landed in (("first", True), ("again", True), ("lost", False)):
-        outcome = compute(faulty(lake, (landed, fault)), name, [SHARED])
-        assert (dict(outcome.rows), outcome.superseded) == ({SHARED: WHOLE}, ())
+        assert compute(faulty(lake, (landed, fault)), name, [SHARED]) == {SHARED: WHOLE}
         assert rows_by_window(lake) == {SHARED: {name: WHOLE}}
 
 

@@ -72,7 +72,7 @@ class History:
         run = under_way.run
         put(self.lake.stream_status(), run.name, run.windows, run.heartbeats_version, run.started_at)
         replaced = put(diffs, run.name, rows, run.heartbeats_version, run.started_at, under_way.fence)
-        self.computed |= dict.fromkeys(replaced.rows, run.heartbeats_version)
+        self.computed |= dict.fromkeys(replaced, run.heartbeats_version)
 
     def compute(self, first: int, last: int) -> None:
         self.finish(self.start(first, last))

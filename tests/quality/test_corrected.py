@@ -56,7 +56,7 @@ class Place:
             ]
             for key, of_window in windows.items()
         }
-        assert set(put(self.lake.diffs(), name, rows, self.runs * 10).rows) == set(windows)
+        assert set(put(self.lake.diffs(), name, rows, self.runs * 10)) == set(windows)
         return name
 
     def follow(self, corrections: Corrections | None = None) -> int:

@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 from typing import Annotated
@@ -86,15 +86,6 @@ class DiffRun:
 
 MANIFESTS = JsonKind("diff_runs/", "run `tidemark repair`, which recomputes the windows of this run", holds=DiffRun)
 """Stores the manifests of runs, by the run's name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """The outcome of a run's commit. `rows` maps each window that the run replaced to its new number of rows.
-    `superseded` are the windows that another run replaced instead."""
-
-    rows: Mapping[str, int] = field(default_factory=dict)
-    superseded: tuple[str, ...] = ()
 
 
 class WindowedTable:
@@ -199,9 +190,10 @@ class WindowedTable:
             return self.manifest(run).heartbeats_version
         return None
 
-    def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Replaced:
-        """Replace the run's windows with the run's files, in one transaction. A window is only replaced if it still has
-        the files in `fence`. If several runs compute a window concurrently, the rows of only one of them are visible.
+    def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Mapping[str, int]:
+        """Replace the run's windows with the run's files, in one transaction. Returns the number of rows of each
+        replaced window. A window is only replaced if it still has the files in `fence`; if not, another run has
+        replaced it. If several runs compute a window concurrently, the rows of only one of them are visible.
 
         `written` are the run's files, at least one per window. None stands for all files in the run's folder; a window
         without a file then gets an empty one, so that it counts as computed.
@@ -236,8 +228,7 @@ class WindowedTable:
                 if not pending:
                     self.table.make_durable()  # an earlier attempt committed, but its response was lost before the sync
                 mine = {*done, *pending}
-                rows = {key: sum(file.rows for file in files) for key, files in added.items() if key in mine}
-                return Replaced(rows, tuple(key for key in added if key not in rows))
+                return {key: sum(file.rows for file in files) for key, files in added.items() if key in mine}
         raise self.table.overtaken(f"nothing of run {run.name} is visible: run it again")
 
     def forget(self, windows: Iterable[str]) -> None:
