@@ -96,7 +96,8 @@ class OwnBatch(WindowBatch):
                     table.prepare(schema, definition.version, self._of(windows))
                     rows = _of_windows(rows, stretch)
                     by_window = rows.coalesce(1) if is_small else rows.repartition(PARTITION)
-                    by_window.write.mode("append").partitionBy(PARTITION).parquet(table.folder_of(run))
+                    folder = f"{table.table.uri}/{table.place_of_run(run)}"
+                    by_window.write.mode("append").partitionBy(PARTITION).parquet(folder)
         return (None,)
 
     def _of(self, windows: Sequence[Window]) -> dict[str, str]:

@@ -104,7 +104,3 @@ class StreamStatus(WindowedTable):
             for key, run in theirs.items()
             if ours.get(key) != run and (key not in ours or self._version(ours[key]) < self._version(run))
         )
-
-    def _version(self, run: str) -> int:
-        version = self.input_version(run)
-        return -1 if version is None else version

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
 
@@ -27,7 +28,6 @@ from pydantic import Field
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, parse_duration, to_us
 from tidemark.pipeline.contract.messages import Column
 from tidemark.pipeline.errors import UNREADABLE, InvalidSettings, LakeError, LakeUnreachable, TableConflict
-from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.new_files import NewFile, refuse_old
@@ -97,7 +97,8 @@ class WindowedTable:
         table.properties = OF_RUNS
         self._manifests = Notes(objects, MANIFESTS)
         self._clock = clock
-        self._known = Kept(MANIFESTS_KEPT)
+        self.manifest = lru_cache(MANIFESTS_KEPT)(self._manifests.read)
+        """Returns a run's manifest. It is read once, then cached. Raises ObjectMissing, DamagedNote and NewerFormat."""
         self._length: timedelta | None = None
 
     def hold_to(self, length: timedelta) -> None:
@@ -129,8 +130,7 @@ class WindowedTable:
         """Return the version of `heartbeats` from which each window was computed, according to its run's manifest. The
         version is -1 if the manifest cannot be read, for example after another tool has rewritten the window's files.
         Windows that are not computed are left out."""
-        found = ((key, self.input_version(run)) for key, run in self.runs(windows).items())
-        return {key: -1 if version is None else version for key, version in found}
+        return {key: self._version(run) for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
         """Return the name of the run that wrote each window. Windows that are not computed are left out. `windows` are
@@ -166,10 +166,6 @@ class WindowedTable:
         `<folder>/window=<key>/<file>.parquet`."""
         return f"{RUNS_FOLDER}/{run}"
 
-    def folder_of(self, run: str) -> str:
-        """Return the address of a run's folder. Spark and Arrow accept the address."""
-        return f"{self.table.uri}/{self.place_of_run(run)}"
-
     @staticmethod
     def place_of(run: str, window: str) -> str:
         """Return the path, within the table, of the folder for a run's files of one window."""
@@ -179,16 +175,15 @@ class WindowedTable:
         """Write the run's manifest, which cannot be overwritten. Call this before `replace`."""
         self._manifests.create(run.name, run)
 
-    def manifest(self, run: str) -> DiffRun:
-        """Return a run's manifest. It is read once, then cached. Raises ObjectMissing, DamagedNote and NewerFormat."""
-        known: DiffRun = self._known.get(run, lambda: self._manifests.read(run))
-        return known
-
     def input_version(self, run: str) -> int | None:
         """Return the version of `heartbeats` that a run read; None if the run's manifest is gone or damaged."""
         with suppress(*UNREADABLE):
             return self.manifest(run).heartbeats_version
         return None
+
+    def _version(self, run: str) -> int:
+        version = self.input_version(run)
+        return -1 if version is None else version
 
     def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Mapping[str, int]:
         """Replace the run's windows with the run's files, in one transaction. Returns the number of rows of each
