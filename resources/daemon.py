@@ -5,6 +5,7 @@ The changed daemon is started by `python -m tidemark.resources.daemon`, with the
 server and the web server use the functions of this module too.
 """
 
+import gc
 import os
 import signal
 import time
@@ -15,7 +16,7 @@ from threading import Thread
 import psutil
 
 from tidemark.resources.json_logs import ask_for_json
-from tidemark.resources.memory import exempt_from_collection, load_revisions_once
+from tidemark.resources.memory import load_revisions_once
 from tidemark.resources.private import command
 
 ENDS_WITHIN_SECONDS = 8.0
@@ -61,5 +62,5 @@ if __name__ == "__main__":
     ask_for_json()
     load_revisions_once()
     run = command("dagster-daemon")
-    exempt_from_collection()
+    gc.freeze()  # Python collects old garbage once old objects have grown by a quarter; modules must not count as old
     run()

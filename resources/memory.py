@@ -1,8 +1,6 @@
-"""Keeps the memory of Dagster's processes flat: prevents garbage, lets Python collect it sooner, and returns free
-memory to the system."""
+"""Keeps the memory of Dagster's processes flat: prevents garbage, and returns free memory to the system."""
 
 import ctypes
-import gc
 import time
 from functools import lru_cache, wraps
 from threading import Thread
@@ -32,15 +30,6 @@ def load_revisions_once() -> None:
         return once(config) if of_dagster else load(config)
 
     ScriptDirectory.from_config = from_config  # type: ignore[method-assign]
-
-
-def exempt_from_collection() -> None:
-    """Exempt all existing objects, such as modules and definitions, from garbage collection.
-
-    Python collects old garbage only after the number of old objects has grown by a quarter, so a process's memory grows
-    by a quarter between collections. Exempt objects do not count, so this quarter becomes smaller.
-    """
-    gc.freeze()
 
 
 def return_free_memory() -> None:
