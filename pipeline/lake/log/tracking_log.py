@@ -397,8 +397,8 @@ class TrackingLog:
 
         Entries are archived oldest first, and never the newest one. The cases, in the order of the code:
         - We read less than QUICK ago: no entry was archived since.
-        - The number is 0: it was taken if there are archives, or if entry 1 is missing while later entries exist.
-        - There is no `tail`: the number counts as taken.
+        - There is no `tail`, so the number is 0: it was taken if there are archives, or if entry 1 is missing while
+          later entries exist.
         - The previous entry exists: the number was taken if that entry differs from the one that we read.
         - An archive has the number: it was taken if the archived entry is not ours, or if the entry before it is not
           the one that we read. The entry before a compacted entry is not compared, because an archive may begin with a
@@ -410,10 +410,8 @@ class TrackingLog:
         """
         if self._is_quick(read_at):
             return False
-        if number == 0:
-            return bool(self._archive.ranges()) or self.live_numbers()[1:2] not in ([], [1])
         if tail is None:
-            return True
+            return bool(self._archive.ranges()) or self.live_numbers()[1:2] not in ([], [1])
         with suppress(ObjectMissing):
             return self._objects.read(entry_name(number - 1)) != tail[1]
         archives = self._archive.ranges()
