@@ -266,8 +266,8 @@ def landings(heartbeats: pa.Table, version: int) -> pa.Table:
     """Convert heartbeats, which have the columns of IDENTITY, to rows of LANDINGS with this version. `missed` is false
     in all rows."""
     count = heartbeats.num_rows
-    rows = heartbeats.append_column("version", pa.array([version] * count, pa.int64()))
-    return rows.append_column("missed", pa.array([False] * count, pa.bool_())).cast(LANDINGS)
+    rows = heartbeats.append_column("version", pa.repeat(version, count))
+    return rows.append_column("missed", pa.repeat(False, count)).cast(LANDINGS)
 
 
 def earliest(landed: Sequence[pa.Table]) -> pa.Table:
@@ -401,8 +401,7 @@ class TableComparison:
 
     def _held(self, windows: list[str]) -> pa.Table:
         rows = self._computed.rows(self.diffs, HELD.names, partitions=windows) if windows else HELD.empty_table()
-        rows = rows.cast(HELD)
-        return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))
+        return rows.cast(HELD).append_column("is_held", pa.repeat(True, rows.num_rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITIO
 """The columns in a data file of `corrections`. Delta stores the partition column in the file's path instead."""
 
 ORDER = [
-    *((name, "descending") for name in ("corrected_at", "table_version")),
+    *((name, "descending", "at_start") for name in ("corrected_at", "table_version")),
     *((name, "ascending") for name in ("table", "window", "key", "change", "old_row", "new_row")),
 ]
 
@@ -159,9 +159,4 @@ class Corrections:
         def of_day(day: str) -> Iterator[pa.Table]:
             return (rows.cast(CONTENT) for rows in self.table.scanned(CONTENT.names, sought.filter, [day]))
 
-        return self.table.newest_by_day(sought.since, limit, of_day, _in_order)
-
-
-def _in_order(rows: pa.Table) -> pa.Table:
-    undated = rows.append_column("undated", pc.cast(pc.is_null(rows["corrected_at"]), pa.int8()))
-    return undated.sort_by([("undated", "descending"), *ORDER]).select(CONTENT.names)
+        return self.table.newest_by_day(sought.since, limit, of_day, lambda rows: rows.sort_by(ORDER))

@@ -118,8 +118,7 @@ class Rejudged(OfDays):
     def note(self, day: str, rows: pa.Table, at: datetime) -> None:
         """Record the new reasons and details of messages that were rejected on `day`. `at` is the time of the new
         judgement. Raises LakeError."""
-        judged_at = pa.array([to_us(at)] * len(rows), pa.int64())
-        noted = rows.select(["message_id", *REJUDGED]).append_column("judged_at_us", judged_at)
+        noted = rows.select(["message_id", *REJUDGED]).append_column("judged_at_us", pa.repeat(to_us(at), len(rows)))
         self._notes.create(f"{day}/{_attempt()}", noted)
 
 

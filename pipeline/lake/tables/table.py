@@ -503,11 +503,7 @@ def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) 
     """Return columns as an Arrow table, in the order and with the types of `schema`. Columns of the schema that are not
     in `columns` are left out."""
     given = pa.schema([column for column in schema if column.name in columns])
-    arrays = [
-        values if isinstance(values := columns[column.name], pa.Array) else pa.array(values, column.type)
-        for column in given
-    ]
-    return pa.table(arrays, given)
+    return pa.Table.from_pydict(columns, given)
 
 
 def merged(tables: Iterable[pa.Table], most_bytes: int, most_rows: int = sys.maxsize) -> Iterator[pa.Table]:
