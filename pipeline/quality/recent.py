@@ -100,7 +100,7 @@ def newest_waiting(lake: Lake, selection: Rejected, limit: int) -> Sequence[dict
         for rows in quarantine.rejected(columns, selection, day, rejudged[day]):
             yield without(rows, gone)
 
-    return quarantine.newest_by_day(selection.since, limit, waiting, lambda rows: rows.sort_by(order))
+    return quarantine.newest_by_day(selection.since, limit, waiting, order)
 
 
 @dataclass(frozen=True, slots=True)

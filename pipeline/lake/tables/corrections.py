@@ -159,4 +159,4 @@ class Corrections:
         def of_day(day: str) -> Iterator[pa.Table]:
             return (rows.cast(CONTENT) for rows in self.table.scanned(CONTENT.names, sought.filter, [day]))
 
-        return self.table.newest_by_day(sought.since, limit, of_day, lambda rows: rows.sort_by(ORDER))
+        return self.table.newest_by_day(sought.since, limit, of_day, ORDER)

@@ -158,10 +158,9 @@ class Heartbeats(LakeTable):
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
         """Return those of `message_ids` that are in the table with a publish time in `[start, end)`, once per row.
         Opens only files that may contain such publish times. Memory is proportional to the number of returned ids."""
-        scanned = self.scanned(["message_id"], *self.published_in(start, end))
-        found = [rows["message_id"].combine_chunks() for rows in scanned]
-        found = [ids.filter(pc.is_in(ids, message_ids)) for ids in found]
-        return pa.concat_arrays([pa.array([], pa.string()), *found])
+        published, partitions = self.published_in(start, end)
+        found = self.scanned(["message_id"], published & pc.field("message_id").isin(message_ids), partitions)
+        return pa.concat_arrays([pa.nulls(0, pa.string()), *(rows["message_id"].combine_chunks() for rows in found)])
 
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
         """Return the files of the newest version that may contain event times in `[start, end]` according to the files'

@@ -170,9 +170,7 @@ def judged_otherwise(rows: pa.Table, rejected: pa.Table) -> pa.Table:
 
 
 def _newest(found: Sequence[pa.Table]) -> pa.Table:
-    if not found:
-        return NONE_REJUDGED
-    ordered = pa.concat_tables(found).sort_by("judged_at_us")
+    ordered = pa.concat_tables([NONE_REJUDGED, *found], promote_options="default").sort_by("judged_at_us")
     columns = NONE_REJUDGED.column_names[1:]
     newest = ordered.group_by("message_id", use_threads=False).aggregate([(name, "last") for name in columns])
     newest = newest.select(["message_id", *(f"{name}_last" for name in columns)])

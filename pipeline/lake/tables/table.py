@@ -372,17 +372,17 @@ class LakeTable:
         since: datetime | None,
         limit: int,
         rows_of: Callable[[str], Iterable[pa.Table]],
-        in_order: Callable[[pa.Table], pa.Table],
+        order: Sequence[tuple[str, ...]],
     ) -> list[dict[str, Any]]:
         """Return at most `limit` rows, the newest that may have landed since a moment. `rows_of` returns a day's rows
-        in parts, and `in_order` sorts rows, the newest first. Stops reading earlier days once it has `limit` rows."""
+        in parts, and `order` has Arrow's sort keys, the newest first. Stops reading earlier days once it has `limit`
+        rows."""
         found: list[dict[str, Any]] = []
         for day in reversed(self.days(since)):
-            newest: pa.Table | None = None
+            newest = list[pa.Table]()
             for rows in rows_of(day):
-                held = rows if newest is None else pa.concat_tables([newest, rows])
-                newest = in_order(held).slice(0, limit - len(found))
-            found += [] if newest is None else newest.to_pylist()
+                newest = [pa.concat_tables([*newest, rows]).sort_by(order).slice(0, limit - len(found))]
+            found += [row for rows in newest for row in rows.to_pylist()]
             if len(found) >= limit:
                 break
         return found
