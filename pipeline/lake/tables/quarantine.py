@@ -270,14 +270,10 @@ class Quarantine(LakeTable):
         Memory is proportional to the number of rows, not to their size."""
         rejudged = rejudged or {}
         columns, of_any = ["reason", "message_id", "landed_at"], Rejected(since=selection.since)
-        found = [
-            rows
-            for day in self.days(selection.since)
-            for rows in self.rejected(columns, of_any, day, rejudged.get(day, NONE_REJUDGED))
-        ]
-        if not found:
-            return Reasons({}, {})
-        ordered = pa.concat_tables(found).sort_by("landed_at")
+        found = [pa.schema(map(QUARANTINE.field, columns)).empty_table()]
+        for day in self.days(selection.since):
+            found += self.rejected(columns, of_any, day, rejudged.get(day, NONE_REJUDGED))
+        ordered = pa.concat_tables(found, promote_options="default").sort_by("landed_at")
         each = ordered.group_by("message_id", use_threads=False).aggregate([("reason", "last")])
         if selection.reason is not None:
             each = each.filter(pc.equal(each["reason_last"], selection.reason.value))
