@@ -6,11 +6,10 @@ traceback.
 
 import logging
 import sys
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import MutableMapping
 from typing import Any
 
+from structlog.contextvars import get_contextvars
 from structlog.processors import JSONRenderer, StackInfoRenderer, TimeStamper, format_exc_info
 from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
 
@@ -22,18 +21,6 @@ from tidemark.resources import private
 JSON = "json"
 OF_A_RUN = ("run_id", "job_name", "step_key")
 """Names of Dagster's fields that are kept in the log lines of a run. Dagster's other fields are dropped."""
-
-_ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
-
-
-@contextmanager
-def ids_in_logs(**ids: str) -> Iterator[None]:
-    """Add these ids to all JSON lines that this thread logs in the block, except those of Dagster's own loggers."""
-    before = _ids.set({**(_ids.get() or {}), **ids})
-    try:
-        yield
-    finally:
-        _ids.reset(before)
 
 
 def log_as(chosen: LogSettings) -> None:
@@ -74,8 +61,9 @@ def _with_extra(logger: Any, name: str, event: MutableMapping[str, Any]) -> Muta
 
 
 def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add the ids of `ids_in_logs`. Of Dagster's own fields, keep only the run's ids and the original message."""
-    event.update(_ids.get() or {})  # a handler is called in the thread that logs
+    """Add the ids that structlog's `bound_contextvars` has bound. Of Dagster's own fields, keep only the run's ids and
+    the original message."""
+    event.update(get_contextvars())  # a handler is called in the thread that logs
     known = event.pop("dagster_meta", None)
     if isinstance(known, dict):
         event["event"] = known.get("orig_message") or event["event"]

@@ -10,11 +10,11 @@ from threading import Event, Thread
 from typing import Any, TypeAlias
 
 import dagster as dg
+from structlog.contextvars import bound_contextvars
 
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.orchestrator.names import PIPELINE, TICK, name_of, pipeline_tag
 from tidemark.pipeline.settings import Settings
-from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import keys_of
 
 MAX_RUNTIME_SECONDS = 7200
@@ -90,7 +90,7 @@ def working(context: Context, *lasting: type[Exception]) -> Iterator[None]:
 
     Thread(target=beat, name="beat", daemon=True).start()
     try:
-        with ids_in_logs(run_id=context.run.run_id, tick=context.run.tags.get(TICK, "")):
+        with bound_contextvars(run_id=context.run.run_id, tick=context.run.tags.get(TICK, "")):
             yield
     except purposeful as error:
         raise dg.Failure(description=str(error), allow_retries=not isinstance(error, lasting)) from error

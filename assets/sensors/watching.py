@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import dagster as dg
+from structlog.contextvars import bound_contextvars
 
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.ingest.pace import least_interval
@@ -15,7 +16,6 @@ from tidemark.pipeline.observe.recorder import Recorder
 from tidemark.pipeline.orchestrator.names import TICK, name_of
 from tidemark.pipeline.quality.failing import TickNotes
 from tidemark.pipeline.settings import Settings
-from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
@@ -86,7 +86,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
         recorder.begin(sensor)
         try:
             in_lake = lake.of(sensor).failed_ticks()
-            with ids_in_logs(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):
+            with bound_contextvars(pipeline=settings.pipeline_name, sensor=sensor, tick=tick_id):
                 owned = lake.ownership()
                 (owned.state if sensor in WRITERS else owned.allow)()
                 result = tick(context, lake)

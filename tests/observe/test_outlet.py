@@ -257,17 +257,17 @@ def test_only_names_of_this_machine_and_those_of_the_settings_are_answered(monke
 
 
 PROGRAM = """
-import logging, threading, warnings
-import dagster as dg
+import logging, threading, warnings, dagster as dg
 from tidemark.assets.jobs.job import working
 from tidemark.pipeline.orchestrator.names import TICK
 from tidemark.pipeline.settings_sections import LogSettings
-from tidemark.resources.json_logs import ids_in_logs, log_as
+from structlog.contextvars import bound_contextvars
+from tidemark.resources.json_logs import log_as
 
 log_as(LogSettings(format="json"))
 log_as(LogSettings(format="json"))
 logger = logging.getLogger("tidemark.somewhere")
-with ids_in_logs(pipeline="orders", sensor="landing"), ids_in_logs(tick="17"):
+with bound_contextvars(pipeline="orders", sensor="landing"), bound_contextvars(tick="17"):
     logger.warning("two lines\\nand %s", "words")
     threading.Thread(target=lambda: logger.warning("elsewhere")).start()
     logging.getLogger("dagster_of_a_guest").error("theirs", extra={"tick": "1", "level": "high", "event": "e", "x": 1})
