@@ -179,7 +179,7 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
             raise ValueError(f"no window is named: name windows in the op's config or in the tag {WINDOWS}")
         _tag(context, windows)
         # Before `_plan`: no later run could compute the windows, so their partitions would be shown as failed for good.
-        lake_of(context, settings).kept_windows().refuse_expired(windows, further=assets[0].further)
+        lake_of(context, settings).kept_windows("run").refuse_expired(windows, further=assets[0].further)
         for asset in assets:
             _plan(context, op_of(name), asset.key, partitions.holding(windows))
         yield from compute(context, windows)
