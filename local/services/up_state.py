@@ -56,6 +56,7 @@ def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> Non
         say(f"asking process {owner.process} to stop")
         try:
             process.terminate()
+            process.resume()  # a paused process acts on the signal only then
         except psutil.AccessDenied as error:
             raise ServiceFailed(
                 f"process {owner.process} belongs to another user: ask that user to run `tidemark up --stop`"

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +29,7 @@ from tidemark.pipeline.doctor.checks import at_once
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.owner import NAME
-from tidemark.pipeline.machine import own_process
+from tidemark.pipeline.machine import own_process, process_of
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.spark import java
 
@@ -117,7 +119,14 @@ def test_status_says_whether_it_runs_and_who_owns_the_lake(house: House) -> None
     assert facts["ui"] == f"http://127.0.0.1:{house.settings.dagster.web_port}"
     assert (facts["running"], facts["services"]) == (False, []), "this process asks, so it is not the one that runs"
     (house.folder.parent / "lake" / NAME).write_text("{")
-    assert "owner.json is damaged" in house.here("up", "--status").out
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+        noted_file(house.state).write(Noted(process_of(other.pid)))
+        other.send_signal(signal.SIGSTOP)
+        os.waitpid(other.pid, os.WUNTRACED)
+        said = house.here("up", "--status").out
+        other.kill()
+    assert f"paused as process {other.pid}" in said
+    assert "owner.json is damaged" in said
 
 
 def test_stop_without_anything_to_stop_is_well_and_ends_what_a_killed_one_has_stated(house: House) -> None:

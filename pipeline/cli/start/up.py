@@ -148,7 +148,11 @@ def _print(
 ) -> None:
     folder = safe(settings.dagster.state_folder)
     if owner is not None:
-        terminal.print(f"[green]running[/] as {safe(owner)}")
+        if owner.is_paused():
+            then = f"`kill -CONT {owner.process}` resumes it. Until then it restarts no service"
+            terminal.print(f"[yellow]paused[/] as {safe(owner)}: {then}", soft_wrap=True)
+        else:
+            terminal.print(f"[green]running[/] as {safe(owner)}")
     else:
         left = sum(one.runs for one in services)
         then = f"; {left} of its services still run: `tidemark up --stop` stops them" if left else ""
