@@ -55,8 +55,8 @@ def stop_up(settings: Settings, clock: Clock, say: Callable[[str], None]) -> Non
     if owner is not None and (process := owner.running()) is not None:
         say(f"asking process {owner.process} to stop")
         try:
+            process.resume()  # while it is paused, it does not act on a signal
             process.terminate()
-            process.resume()  # a paused process acts on the signal only then
         except psutil.AccessDenied as error:
             raise ServiceFailed(
                 f"process {owner.process} belongs to another user: ask that user to run `tidemark up --stop`"
