@@ -59,16 +59,14 @@ def emulator_host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def subscriber(emulator_host: str) -> Iterator[SubscriberClient]:
-    client = subscriber_client(emulator_host)
-    yield client
-    client.transport.close()
+    with subscriber_client(emulator_host) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
 def publisher(emulator_host: str) -> Iterator[PublisherClient]:
-    client = publisher_client(emulator_host)
-    yield client
-    client.transport.close()
+    with publisher_client(emulator_host) as client:
+        yield client
 
 
 @pytest.fixture

@@ -60,16 +60,13 @@ def end(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTER
 def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
     """Return once the server answers. Raises AssertionError, with its output, where it does not."""
     until = time.monotonic() + READY_WITHIN_SECONDS
-    client = publisher_client(address)
-    try:
+    with publisher_client(address) as client:
         while time.monotonic() < until and process.poll() is None:
             try:
                 list(client.list_topics(project="projects/ready", retry=None, timeout=2))
                 return
             except api.GoogleAPICallError:
                 time.sleep(0.2)
-    finally:
-        client.transport.close()
     raise AssertionError(f"the server at {address} did not become ready:\n{log.read_text(errors='replace')}")
 
 

@@ -80,10 +80,8 @@ def house(tmp_path: Path) -> Iterator[House]:
     with served(model, interceptors=[recorder]) as address, serve_monitoring(monitoring, [recorder]) as metrics:
         pubsub = unique_pubsub(address)
         monitoring.project = pubsub.project
-        publisher, reader = publisher_client(address), subscriber_client(address)
-        yield House(tmp_path, pubsub, recorder, monitoring, metrics, publisher, reader)
-        for client in (publisher, reader):
-            client.transport.close()
+        with publisher_client(address) as publisher, subscriber_client(address) as reader:
+            yield House(tmp_path, pubsub, recorder, monitoring, metrics, publisher, reader)
 
 
 def needed(house: House) -> set[tuple[str, str]]:

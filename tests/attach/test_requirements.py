@@ -102,9 +102,8 @@ def pubsub() -> Iterator[PubSubSettings]:
 
 @pytest.fixture
 def client(pubsub: PubSubSettings) -> Iterator[SubscriberClient]:
-    client = subscriber_client(*pubsub.server)
-    yield client
-    client.transport.close()
+    with subscriber_client(*pubsub.server) as client:
+        yield client
 
 
 def test_provisioning_makes_tracking_alone_with_bases_filter(pubsub: PubSubSettings, client: SubscriberClient) -> None:

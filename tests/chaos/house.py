@@ -186,11 +186,6 @@ def until_running(house: House, process: "subprocess.Popen[bytes]") -> None:
 
 def is_provisioned(settings: Settings) -> bool:
     """Whether both subscriptions are there."""
-    client = publisher_client(settings.pubsub.emulator_host)
-    try:
-        names = list(client.list_topic_subscriptions(topic=settings.pubsub.topic_path, retry=None, timeout=2))
-    except api.GoogleAPICallError:
-        return False
-    finally:
-        client.transport.close()
-    return len(names) == 2
+    with publisher_client(settings.pubsub.emulator_host) as client, suppress(api.GoogleAPICallError):
+        return len(list(client.list_topic_subscriptions(topic=settings.pubsub.topic_path, retry=None, timeout=2))) == 2
+    return False

@@ -8,13 +8,12 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from google.pubsub_v1 import PublisherClient
+from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.cli.test_cli import Place, place_in
 from tests.contract.payloads.schemas import container
 from tidemark.pipeline.cli.start.trying import NOT_ALL_PASS
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 
 CONFIG = '[lake]\nuri = "file:{folder}/lake"\n[message.fields]\ntemperature = "number"\nstatus = "text"\n'
 HOSTILE = "\x1b]0;owned\x07[bold]x[/bold]"
@@ -53,10 +52,11 @@ def test_a_rejected_sample_ends_with_its_own_exit_code_and_says_why(place: Place
     assert said.out.splitlines()[0].startswith("NO_EVENT_TIME  beats.ndjson: attribute:event_time is absent")
 
 
-def test_a_sample_of_the_topic_is_tried_like_a_file(tmp_path: Path, emulator_host: str) -> None:
+def test_a_sample_of_the_topic_is_tried_like_a_file(
+    tmp_path: Path, emulator_host: str, publisher: PublisherClient, subscriber: SubscriberClient
+) -> None:
     place = place_in(tmp_path, emulator_host)
     pubsub = place.settings.pubsub
-    publisher, subscriber = publisher_client(emulator_host), subscriber_client(emulator_host)
     publisher.create_topic(name=pubsub.topic_path)
     with publishing(publisher, pubsub.topic_path, {"stream_id": "s", "event_time": iso(SystemClock().now())}):
         said = place.tidemark("try", "--sample", "2", "--json")
@@ -68,8 +68,6 @@ def test_a_sample_of_the_topic_is_tried_like_a_file(tmp_path: Path, emulator_hos
     assert said.out.splitlines()[-1] == "0 samples: 0 heartbeats, 0 rejected"
     assert [found.name for found in subscriber.list_subscriptions(project=f"projects/{pubsub.project}")] == []
     assert place.tidemark("try", "--timeout", "1s").code == 2
-    for client in (publisher, subscriber):
-        client.transport.close()
 
 
 @contextmanager

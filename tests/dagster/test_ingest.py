@@ -11,6 +11,7 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.dagster.house import PUBSUB, ModelWorld, Ticking, beats_between, keys, metadata_of, publish, settings_of
+from tests.pubsub.builders import raising
 from tests.quick import classic
 from tests.watermark.builders import ints
 from tidemark.assets import ingest
@@ -301,10 +302,8 @@ def test_after_a_run_whose_executors_lack_tidemark_the_sensor_says_so_and_ticks_
     (request,) = requests(ticking)
     assert request.tags
 
-    def refuse(session: object) -> None:
-        raise ExecutorsUnable("Spark's executors cannot run tidemark (python3 on host: No module named 'tidemark')")
-
-    monkeypatch.setattr(ingest, "require_able", refuse)
+    unable = "Spark's executors cannot run tidemark (python3 on host: No module named 'tidemark')"
+    monkeypatch.setattr(ingest, "require_able", raising(ExecutorsUnable(unable)))
     run, _ = run_of(ticking, succeeds=False)
     assert rows(ticking) == 0
     assert WHY_NOT in run.tags

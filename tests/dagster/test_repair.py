@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 import tidemark
 from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WATERMARK, WINDOWS, Materializing, failure_of
+from tests.pubsub.builders import raising
 from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs import by_window
@@ -352,12 +353,8 @@ def test_a_late_heartbeat_corrects_two_rows_and_failures_wait(tmp_path: Path, mo
         before = rows_of(house)
         late = START + timedelta(seconds=112)
         house.land([("stream-0", late)])
-
-        def fails(*_: object) -> int:
-            raise RuntimeError("as a defect would")
-
         with monkeypatch.context() as patched:
-            patched.setattr(by_window, "follow", fails)
+            patched.setattr(by_window, "follow", raising(RuntimeError("as a defect would")))
             failed = run_over(house, instance, WINDOWS[1], WINDOWS[2])
         assert failed.success
         assert materializations(failed) == []

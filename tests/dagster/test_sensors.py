@@ -24,6 +24,7 @@ from tests.dagster.house import (
     windows_of,
 )
 from tests.lake.builders import put
+from tests.pubsub.builders import raising
 from tidemark.assets.jobs.housekeeping import housekeeping_job
 from tidemark.assets.requeue import MOST_REQUESTS
 from tidemark.assets.scheduler.requests import pause_of
@@ -266,13 +267,9 @@ def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(
     side = Side.of("heartbeats", tmp_path, instance)
     side.ticks()
     side.restart()
-
-    def read_only(*_: object) -> int:
-        raise LakeUnwritable("a read-only file system")
-
     with monkeypatch.context() as disk:
-        disk.setattr(DiskObjects, "replace", read_only)
-        disk.setattr(DiskObjects, "create", read_only)
+        for write in ("replace", "create"):
+            disk.setattr(DiskObjects, write, raising(LakeUnwritable("a read-only file system")))
         side.tick("ingest")
         with pytest.raises(LakeUnwritable):
             side.tick("tracking")

@@ -17,6 +17,7 @@ from tests.dagster.house import Ticking, keys, settings_of
 from tests.dagster.test_sensors import checks
 from tests.doctor.world import World, served_world
 from tests.lake.builders import Beat
+from tests.pubsub.builders import raising
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
 from tidemark.assets.partitions import stretch_texts
@@ -157,21 +158,13 @@ def test_the_watermark_s_age_is_checked_and_fails_where_nobody_decides_however_y
     ticking = ticking_on(history, instance, clock=clock)
     assert evaluations(ticking)["watermark_age"].passed
     clock.advance(seconds(61))
-
-    def full(_: object) -> None:
-        raise LakeFull("no space is left")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(quality_staleness.Staleness, "keep", full)  # as it is when nobody can decide
+    with monkeypatch.context() as patched:  # as it is when nobody can decide
+        patched.setattr(quality_staleness.Staleness, "keep", raising(LakeFull("no space is left")))
         said = evaluations(ticking)["watermark_age"]
     assert (said.passed, said.metadata["age_seconds"].value) == (False, 431)
     assert (said.description or "").startswith("no decision for 1m21s, since 2026-11-21T05:36:20Z")
-
-    def damaged(*_: object) -> None:
-        raise CorruptObject("a file is damaged")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(quality_staleness.Staleness, "check", damaged)  # as if one of heartbeat_diffs were
+    with monkeypatch.context() as patched:  # as if one of heartbeat_diffs were
+        patched.setattr(quality_staleness.Staleness, "check", raising(CorruptObject("a file is damaged")))
         older = ticking.lake_resource.kept.get(OLDER, OlderWindows)
         older.counted = Spans(range(5)), clock.now()
         assert evaluations(ticking)["missed"].description == "missed heartbeats cannot be counted: a file is damaged"
@@ -275,9 +268,8 @@ def ticking(world: World, tmp_path: Path) -> Iterator[Ticking]:
 
 @pytest.fixture
 def subscriber(world: World) -> Iterator[SubscriberClient]:
-    client = subscriber_client(*world.pubsub.server)
-    yield client
-    client.transport.close()
+    with subscriber_client(*world.pubsub.server) as client:
+        yield client
 
 
 def said(ticking: Ticking) -> list[tuple[bool, dg.AssetCheckSeverity, str]]:
@@ -310,15 +302,9 @@ def test_each_change_is_news_and_so_is_its_end(ticking: Ticking, world: World, s
 
 
 def test_a_missing_permission_warns_and_no_answer_is_silence(ticking: Ticking, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(error: Exception) -> None:
-        def raising(self: object) -> None:
-            raise error
-
-        monkeypatch.setattr(Subscriptions, "drift", raising)
-
-    answer(PubSubUnreachable("nobody answers"))
+    monkeypatch.setattr(Subscriptions, "drift", raising(PubSubUnreachable("nobody answers")))
     assert said(ticking) == []
-    answer(PermissionMissing("grant pubsub.subscriptions.get on it"))
+    monkeypatch.setattr(Subscriptions, "drift", raising(PermissionMissing("grant pubsub.subscriptions.get on it")))
     ((passed, severity, sentence),) = said(ticking)
     assert (passed, severity) == (False, WARN)
     assert sentence == "changes to the subscriptions would go unnoticed: grant pubsub.subscriptions.get on it"

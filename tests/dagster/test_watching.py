@@ -15,6 +15,7 @@ from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, set
 from tests.dagster.test_diffs_asset import WINDOWS, Materializing
 from tests.dagster.test_sensors import checks
 from tests.official_emulator import free_port
+from tests.pubsub.builders import raising
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.sensors import by_runs
 from tidemark.assets.sensors.by_runs import EndedRuns
@@ -51,13 +52,10 @@ def test_a_sensor_whose_ticks_fail_has_a_note_until_one_succeeds(
 ) -> None:
     moments = []
     with_settings(ticking, tmp_path)
-
-    def gone(*_: object, **__: object) -> None:
-        raise PubSubUnreachable("no answer; password=hunter2\nand more")
-
+    gone = PubSubUnreachable("no answer; password=hunter2\nand more")
     ticking.land()
     with monkeypatch.context() as broken:
-        broken.setattr("tidemark.assets.sensors.ticks.land", gone)
+        broken.setattr("tidemark.assets.sensors.ticks.land", raising(gone))
         for _ in range(3):
             with pytest.raises(Exception, match="no answer"):
                 ticking.land()

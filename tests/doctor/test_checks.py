@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from datetime import timedelta
 from threading import Event
 from typing import Any
-from unittest.mock import Mock
 
 import google.auth
 import pytest
@@ -13,6 +12,7 @@ from google.auth import impersonated_credentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 from google.cloud.monitoring_v3.types import ListTimeSeriesResponse
 
+from tests.pubsub.builders import raising
 from tests.pubsub.test_backlog import OfTheMachine
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor import checks, permissions, rest
@@ -83,14 +83,8 @@ def of_credentials(setup: Setup) -> list[CheckFinding]:
 
 
 def test_without_credentials_that_is_said_once_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(**_: object) -> None:
-        raise DefaultCredentialsError("there are none")
-
-    def silent(*_: object, **__: object) -> None:
-        raise Silent("no answer")
-
-    monkeypatch.setattr(google.auth, "default", none)
-    monkeypatch.setattr(rest, "ask", silent)
+    monkeypatch.setattr(google.auth, "default", raising(DefaultCredentialsError("there are none")))
+    monkeypatch.setattr(rest, "ask", raising(Silent("no answer")))
     quick = [check for check in CHECKS if check.subject != checks.DAGSTER]
     found = diagnose(on_the_service(), quick)
     (broken,) = [one for one in found if one.level is Level.BROKEN and one.subject != checks.SPARK]
@@ -102,17 +96,13 @@ def test_an_account_that_may_not_be_impersonated_is_named_with_the_role(monkeypa
     monkeypatch.setattr(google.auth, "default", lambda **_: (OfTheMachine(), "project"))
     assert [one.level for one in of_credentials(on_the_service())] == [Level.OK]
     setup = on_the_service(impersonate=ACCOUNT)
-
-    def refuse(self: object, request: object) -> None:
-        raise RefreshError("you may not")
-
-    monkeypatch.setattr(impersonated_credentials.Credentials, "refresh", refuse)
+    monkeypatch.setattr(impersonated_credentials.Credentials, "refresh", raising(RefreshError("you may not")))
     own, account = of_credentials(setup)
     assert (own.level, account.level) == (Level.OK, Level.BROKEN)
     assert f"may not act as {ACCOUNT} (pubsub.impersonate): you may not; grant" in account.said
     assert "roles/iam.serviceAccountTokenCreator" in account.said
     with monkeypatch.context() as unreachable:
-        unreachable.setattr(impersonated_credentials.Credentials, "refresh", Mock(side_effect=TransportError("no way")))
+        unreachable.setattr(impersonated_credentials.Credentials, "refresh", raising(TransportError("no way")))
         assert "(no way): check the network" in of_credentials(setup)[1].said
     monkeypatch.setattr(impersonated_credentials.Credentials, "refresh", lambda *_: None)
     assert of_credentials(setup)[1].said == f"requests to Pub/Sub and Cloud Monitoring are made as {ACCOUNT}"

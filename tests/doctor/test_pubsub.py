@@ -66,10 +66,9 @@ def test_a_topic_that_would_not_do_is_said(world: World, options: dict[str, Any]
 def with_schema(world: World, kind: Any, encoding: Any, **message: Any) -> list[CheckFinding]:
     """What is wrong with a topic that has such a schema, for settings that say so of messages."""
     pubsub = world.pubsub
-    client = client_of(SchemaServiceClient, *pubsub.server)
     schema = types.Schema(type_=kind, definition="{}")
-    client.create_schema(parent=f"projects/{pubsub.project}", schema=schema, schema_id="beat")
-    client.transport.close()
+    with client_of(SchemaServiceClient, *pubsub.server) as client:
+        client.create_schema(parent=f"projects/{pubsub.project}", schema=schema, schema_id="beat")
     settings = {"schema": f"projects/{pubsub.project}/schemas/beat", "encoding": encoding}
     world.model._topics[pubsub.topic_path] = types.Topic.pb(
         types.Topic({"name": pubsub.topic_path, "schema_settings": settings})

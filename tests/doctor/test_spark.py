@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from tests.official_emulator import free_port
+from tests.pubsub.builders import raising
 from tests.quick import classic
 from tests.spark.machine import script
 from tidemark.pipeline import settings_sections as sections
@@ -93,12 +94,10 @@ def test_readers_that_pull_continuously_need_places_beside_windows(monkeypatch: 
 
 
 def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: object) -> None:
-        raise SparkConnectGrpcException("UNAUTHENTICATED:No authentication token provided")
-
+    refused = SparkConnectGrpcException("UNAUTHENTICATED:No authentication token provided")
     monkeypatch.setattr(spark_checks, "check_answers", lambda _: None)
     monkeypatch.setattr(spark_checks, "is_ours_to_start", lambda _: False)
-    monkeypatch.setattr(spark_checks, "shared_session", refused)
+    monkeypatch.setattr(spark_checks, "shared_session", raising(refused))
     answers, token = findings(check_spark, spark=here())
     assert (answers.level, token.level) == (Level.OK, Level.WARNING)
     assert "requires its token" in token.said

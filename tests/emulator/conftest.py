@@ -12,10 +12,8 @@ from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_cli
 @pytest.fixture(params=[OFFICIAL, OWN])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     address = request.getfixturevalue(request.param)
-    publisher, subscriber = publisher_client(address), subscriber_client(address)
-    yield Server(f"project-{uuid.uuid4().hex[:12]}", publisher, subscriber)
-    publisher.transport.close()
-    subscriber.transport.close()
+    with publisher_client(address) as publisher, subscriber_client(address) as subscriber:
+        yield Server(f"project-{uuid.uuid4().hex[:12]}", publisher, subscriber)
 
 
 @pytest.fixture

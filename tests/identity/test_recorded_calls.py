@@ -116,12 +116,11 @@ def compute_a_silent_window(ticking: Ticking) -> None:
 def test_provisioning_calls_what_the_table_says(servers: Servers, tmp_path: Path) -> None:
     settings = settings_of(servers.pubsub, tmp_path)
     provision_here(settings, SystemClock())
-    client = subscriber_client(*settings.pubsub.server)
-    client.delete_subscription(subscription=settings.pubsub.tracking_path)
-    servers.recorder.methods.remove("/google.pubsub.v1.Subscriber/DeleteSubscription")
-    provision_here(settings, SystemClock())
-    sample_messages(client, settings.pubsub, SystemClock(), 1, SECOND)
-    client.transport.close()
+    with subscriber_client(*settings.pubsub.server) as client:
+        client.delete_subscription(subscription=settings.pubsub.tracking_path)
+        servers.recorder.methods.remove("/google.pubsub.v1.Subscriber/DeleteSubscription")
+        provision_here(settings, SystemClock())
+        sample_messages(client, settings.pubsub, SystemClock(), 1, SECOND)
     assert servers.taken() == of(Component.PROVISION)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
+from tests.pubsub.builders import raising
 from tidemark.pipeline import errors
 from tidemark.pipeline.lake.store.address import (
     BOUNDS,
@@ -132,11 +133,8 @@ def test_half_written_files_are_never_listed_and_an_unreadable_folder_is_not_emp
 
 
 def test_a_failed_write_leaves_neither_object_nor_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fsync", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         with pytest.raises(errors.LakeFull, match="no space"):
             DiskObjects(tmp_path).create("folder/name", b"content")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

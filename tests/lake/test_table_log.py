@@ -18,6 +18,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
+from tests.pubsub.builders import raising
 from tidemark.pipeline.errors import CorruptObject, LakeError, TableConflict
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.lake.tables import table_log
@@ -280,10 +281,7 @@ def test_copies_that_cannot_be_written_are_an_error_that_names_their_place(place
 
 
 def test_only_copies_need_a_temporary_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full() -> str:
-        raise FileNotFoundError("No usable temporary directory found")
-
-    monkeypatch.setattr(tempfile, "gettempdir", full)
+    monkeypatch.setattr(tempfile, "gettempdir", raising(FileNotFoundError("No usable temporary directory found")))
     log = TableLog(DiskObjects(place), partial(DeltaTable, place), copies=False)
     commit(log, log.open(), "ours")
     assert content(DeltaTable(place)) == (1, {"ours"})

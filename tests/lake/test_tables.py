@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from tests.clock import ManualClock
 from tests.ingest.fakes import CONTRACT, to_written
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of, version_of
+from tests.pubsub.builders import raising
 from tests.watermark.builders import START_US, at
 from tidemark.pipeline.clock import SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
@@ -153,12 +154,8 @@ def test_a_fault_of_the_store_says_what_to_do_and_the_next_append_goes_on(
     lake = lake_in(tmp_path)
     heartbeats = lake.heartbeats()
     append_beats(heartbeats, columns_of([Beat("a", 0)]))
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise fault
-
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaTable, "create_write_transaction", fail)
+        patch.setattr(DeltaTable, "create_write_transaction", raising(fault))
         with pytest.raises(expected, match=told) as caught:
             append_beats(heartbeats, columns_of([Beat("a", 1)]))
     assert type(caught.value) is expected

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pubsub.builders import raising
 from tests.watermark.builders import at, published, reading
 from tidemark.pipeline import errors
 from tidemark.pipeline.errors import ContractReplaced, CorruptObject, LakeError, LakeUnreachable, ObjectMissing
@@ -325,11 +326,7 @@ def test_a_forgetting_that_is_killed_leaves_no_note_of_a_number_that_is_used_aga
     for name in ("watermark.json", "signal/sent.json"):
         objects.create(name, b"{}")
     objects.delete(entry_name(last))
-
-    def kill(_: str) -> None:
-        raise LakeUnreachable("killed")
-
-    objects.after = kill
+    objects.after = raising(LakeUnreachable("killed"))
     with pytest.raises(LakeUnreachable):
         log.forget(last, "a disk broke")
     assert [name for name in objects.names("") if not name.startswith(("tracking/", NOTED.prefix))] == []

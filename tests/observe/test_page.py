@@ -19,6 +19,7 @@ from tests.dagster.house import ModelWorld, Ticking, publish
 from tests.fixtures_emulator import unique_pubsub
 from tests.observe.hour import get, settings_with
 from tests.official_emulator import HOST, free_port, running_own_pubsub
+from tests.pubsub.builders import raising
 from tests.quick import with_policy
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import LakeError
@@ -56,15 +57,16 @@ def browser() -> Iterator[Any]:
 def live(folder: Path, address: str) -> Iterator[tuple[Ticking, Any]]:
     """A pipeline on this server, and its publisher."""
     settings = page_settings(folder).model_copy(update={"pubsub": unique_pubsub(address)})
-    subscriber, publisher = subscriber_client(address), publisher_client(address)
-    provision(subscriber, publisher, settings.pubsub, settings.contract, SystemClock())
-    with dg.DagsterInstance.ephemeral() as instance:
+    with (
+        subscriber_client(address) as subscriber,
+        publisher_client(address) as publisher,
+        dg.DagsterInstance.ephemeral() as instance,
+    ):
+        provision(subscriber, publisher, settings.pubsub, settings.contract, SystemClock())
         try:
             yield Ticking(settings, instance), publisher
         finally:
             outlet_of(settings.metrics).close()
-            for client in (subscriber, publisher):
-                client.transport.close()
 
 
 def tick(ticking: Ticking, *sensors: str) -> None:
@@ -189,11 +191,9 @@ def test_every_answer_forbids_what_a_hostile_page_or_name_would_need(tmp_path: P
 
 
 def test_the_page_says_why_it_lacks_the_lake_and_answers_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object) -> None:
-        raise LakeError("the bucket <b>lake</b> does not answer; look at the network")
-
-    monkeypatch.setattr(page_module, "read_decided", unreachable)
-    monkeypatch.setattr(page_module, "read_status", unreachable)
+    unreachable = raising(LakeError("the bucket <b>lake</b> does not answer; look at the network"))
+    for read in ("read_decided", "read_status"):
+        monkeypatch.setattr(page_module, read, unreachable)
     with modelled(tmp_path) as pipeline:
         text = get(pipeline.settings.metrics, "/")
         assert "Something is wrong" in text

@@ -31,7 +31,7 @@ def ids_of(batch: PulledBatch) -> list[str]:
     return ids
 
 
-def raising(error: Exception) -> Callable[..., Any]:
+def raising(error: BaseException) -> Callable[..., Any]:
     """A method that only ever raises."""
 
     def method(*_: Any, **__: Any) -> Any:

@@ -23,7 +23,5 @@ def fake(clock: ManualClock) -> FakeMonitoring:
 
 @pytest.fixture
 def monitoring(fake: FakeMonitoring) -> Iterator[MetricServiceClient]:
-    with served(fake) as address:
-        client = monitoring_client(Server(address))
+    with served(fake) as address, monitoring_client(Server(address)) as client:
         yield client
-        client.transport.close()

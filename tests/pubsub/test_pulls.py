@@ -11,7 +11,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.clock import until
 from tests.fixtures_emulator import unique_pubsub
-from tests.pubsub.builders import Altered, ids_of, send, subscription_of
+from tests.pubsub.builders import Altered, ids_of, raising, send, subscription_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
@@ -32,10 +32,8 @@ LEASE = timedelta(minutes=10)
 
 @pytest.fixture
 def clients(own_pubsub: str) -> Iterator[tuple[SubscriberClient, PublisherClient]]:
-    subscriber, publisher = subscriber_client(own_pubsub), publisher_client(own_pubsub)
-    yield subscriber, publisher
-    for client in (subscriber, publisher):
-        client.transport.close()
+    with subscriber_client(own_pubsub) as subscriber, publisher_client(own_pubsub) as publisher:
+        yield subscriber, publisher
 
 
 @pytest.fixture
@@ -135,11 +133,8 @@ def test_ctrl_c_while_it_is_created_or_pulled_from_leaves_nothing(
                 raise KeyboardInterrupt
             return super().monotonic()
 
-    def interrupt(_: object) -> None:
-        raise KeyboardInterrupt
-
     interrupted = [
-        (after_creating(subscriber, interrupt), SystemClock()),
+        (after_creating(subscriber, raising(KeyboardInterrupt())), SystemClock()),
         (after_creating(subscriber, lambda _: send(publisher, topic, 5)), Interrupting()),
     ]
     for client, clock in interrupted:

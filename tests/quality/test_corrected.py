@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from tests.clock import ManualClock
 from tests.lake.builders import lake_of, put
+from tests.pubsub.builders import raising
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeUnreachable
@@ -298,12 +299,8 @@ def test_commits_that_are_gone_are_one_row_and_the_rest_is_noted(place: Place) -
 def test_a_silent_lake_leaves_the_corrections_to_the_next_look(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.compute({FIRST: {"a": 1}})
     place.compute({FIRST: {"a": 2}})
-
-    def no_answer(*_: object) -> Sequence[object]:
-        raise LakeUnreachable("no answer")
-
     with monkeypatch.context() as patched:
-        patched.setattr(corrected, "_read", no_answer)
+        patched.setattr(corrected, "_read", raising(LakeUnreachable("no answer")))
         with pytest.raises(LakeUnreachable):
             place.follow()
     assert place.noted() == []

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.lake.builders import Beat, put, version_of
+from tests.pubsub.builders import raising
 from tests.quality.staleness_history import WINDOWING, WINDOWS, History, UnderWay, copy_of, found_in, new_history
 from tests.watermark.builders import at, bounded
 from tidemark.pipeline.lake.tables.streams import streams_in
@@ -156,11 +157,7 @@ def test_while_nothing_lands_late_no_file_of_rows_is_opened(history: History, mo
     history.land([Beat("a", 10)])
     history.compute(0, 0)
     staleness = history.staleness()
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a file was opened")
-
-    monkeypatch.setattr(LakeTable, "file_rows", refuse)
+    monkeypatch.setattr(LakeTable, "file_rows", raising(AssertionError("a file was opened")))
     for number in range(3):
         history.land([Beat("a", 100 + number)])
         assert staleness.check().total == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.ingest.fakes import World
+from tests.pubsub.builders import raising
 from tests.quality.test_failing import Home, ended
 from tests.quality.test_gate import live
 from tests.watermark.builders import at
@@ -99,10 +100,6 @@ def test_a_settings_file_that_changes_is_said_and_that_it_is_as_before(terminal:
     assert terminal.new(1) == ["resolved after 2s: the settings file had changed"]
 
 
-def unreachable() -> None:
-    raise LakeUnreachable("no answer")
-
-
 def test_runs_that_fail_are_seen_in_the_lake_and_stand_while_it_does_not_answer(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +111,7 @@ def test_runs_that_fail_are_seen_in_the_lake_and_stand_while_it_does_not_answer(
     (said,) = [one for one in terminal.new(61) if "runs" in one]
     assert said.startswith("runs over 2026-11-21T05-20Z failed once")
     with monkeypatch.context() as silent:
-        silent.setattr(FailedRuns, "newest", lambda _: unreachable())
+        silent.setattr(FailedRuns, "newest", raising(LakeUnreachable("no answer")))
         assert [one for one in terminal.new(61) if "runs" in one] == []
     failed.settled("")
     assert terminal.new(61)[-1] == "resolved after 2m2s: runs failed"

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from tests.ingest.fakes import World
+from tests.pubsub.builders import raising
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.places import Place
@@ -275,14 +276,10 @@ def test_available_now_leaves_what_another_consumer_holds_for_longer_than_two_le
     assert len(world.base.unacknowledged) == 1
 
 
-def unreadable() -> Backlog:
-    raise PubSubError("away")
-
-
 @pytest.mark.parametrize("kept", ["10", "0"])
 def test_available_now_needs_two_empty_batches_if_the_backlog_cannot_be_read(world: World, kept: str) -> None:
     reader = reader_of(world, readers="1", keepBatches=kept)
-    reader._connections.backlog = unreadable  # type: ignore[method-assign]
+    reader._connections.backlog = raising(PubSubError("away"))  # type: ignore[method-assign]
     world.topic.publish(900)
     world.wait(1)
     reader.prepareForTriggerAvailableNow()

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.clock import ManualClock
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_of, put
+from tests.pubsub.builders import raising
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
 from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at
@@ -228,11 +229,7 @@ def test_retention_raises_its_boundary_before_it_drops_a_row(tmp_path: Path, mon
     house = House(tmp_path)
     house.history.compute(5, 9)
     house.decide(DAY.total_seconds() + 190)
-
-    def dies(*_: object, **__: object) -> None:
-        raise Killed
-
-    monkeypatch.setattr(housekeeping, "drop_partitions", dies)
+    monkeypatch.setattr(housekeeping, "drop_partitions", raising(Killed()))
     with pytest.raises(Killed):
         house.tidy(windows="1d")
     assert house.lake.kept_windows(WINDOWING, LOOKBACK).since() == at(180)

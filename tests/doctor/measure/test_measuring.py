@@ -59,11 +59,9 @@ def test_the_official_emulator_is_exact_and_what_it_ignores_is_not_measured(offi
     assert [one.verdict for one in found] == expected
     assert all(found[number].found.startswith("not measured here: ") for number in unknown)
     project = f"projects/{pubsub.project}"
-    subscriber, publisher = subscriber_client(official_emulator), publisher_client(official_emulator)
-    for listing in (publisher.list_topics, subscriber.list_subscriptions, subscriber.list_snapshots):
-        assert list(listing(project=project)) == []
-    subscriber.transport.close()
-    publisher.transport.close()
+    with subscriber_client(official_emulator) as subscriber, publisher_client(official_emulator) as publisher:
+        for listing in (publisher.list_topics, subscriber.list_subscriptions, subscriber.list_snapshots):
+            assert list(listing(project=project)) == []
 
 
 def test_a_service_as_the_method_expects_it_is_found_so() -> None:
