@@ -46,7 +46,7 @@ from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import Effect, LakeSettings, Section, TableSettings
+from tidemark.pipeline.settings_sections import Effect, LakeSettings
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
 from tidemark.pipeline.watermark.state import DecisionRecord
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -171,16 +171,12 @@ AT_ONCE = {"message.stream_id", "pubsub.filter", "windows.lookback", "tables.loo
 """Settings that are not marked as slow: one for each effect."""
 
 
-def sections() -> dict[str, type[Section]]:
-    found = {name: TableSettings if name == "tables" else one.annotation for name, one in Settings.model_fields.items()}
-    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Section)}
-
-
 def effects() -> dict[str, Effect]:
     """The declared effect of each setting."""
+    sections = {name: reference.section_of(one) for name, one in Settings.model_fields.items()}
     return {
         f"{name}.{one.alias or key}": reference.effect_of(kind, key)
-        for name, kind in sections().items()
+        for name, kind in sections.items()
         for key, one in kind.model_fields.items()
     }
 

@@ -10,13 +10,12 @@ from benchmarks.compare.traces import traces
 BOUND = timedelta(seconds=10)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def at_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.compare.measure.BANDS", (BOUND,))
     monkeypatch.setattr("benchmarks.compare.measure.BOUNDS", (BOUND,))
 
 
-@pytest.mark.usefixtures("at_ten_seconds")
 def test_after_an_outage_the_order_of_the_backlog_decides_what_the_peers_lose() -> None:
     both = traces(1, minutes=45)
     at_random, in_order = compare(both["outage"]), compare(both["outage in order"])
@@ -28,7 +27,6 @@ def test_after_an_outage_the_order_of_the_backlog_decides_what_the_peers_lose() 
         assert in_order[rule].default.late_share < 0.01
 
 
-@pytest.mark.usefixtures("at_ten_seconds")
 def test_only_the_anchor_saves_an_older_message_that_follows_a_newer_one_after_a_pause() -> None:
     found = compare(traces(1, minutes=45)["on the minute"])
     assert found["`band`"].default.late_share == 0 < found["Dataflow, described"].default.late_share

@@ -23,17 +23,12 @@ def status(stream: str, kind: StatusKind, **told: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """Nothing computed yet."""
+def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Three windows: `a` is always there, `b` stops after the first, `c` starts in the last, where `a` misses beats."""
     (tmp_path / "tidemark.toml").write_text(f'[lake]\nuri = "file:{tmp_path}/lake"\n')
     monkeypatch.setenv("TIDEMARK_CONFIG", str(tmp_path / "tidemark.toml"))
     monkeypatch.setenv("COLUMNS", "200")
-    return lake_in(tmp_path)
-
-
-@pytest.fixture
-def computed(lake: Lake) -> Lake:
-    """Three windows: `a` is always there, `b` stops after the first, `c` starts in the last, where `a` misses beats."""
+    lake = lake_in(tmp_path)
     first, last = WINDOWS[0].start + timedelta(seconds=40), WINDOWS[2].start + timedelta(seconds=10)
     started, missed = {"heartbeats": 2}, {"heartbeats": 2, "gaps": 1, "longest_gap_seconds": 60.0}
     put(lake.diffs(), "run", {KEYS[0]: beats(0, "a", "b"), KEYS[1]: beats(1, "a"), KEYS[2]: beats(2, "a", "c")})

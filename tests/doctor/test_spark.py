@@ -144,16 +144,9 @@ def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch,
     said(check_environment, Level.OK, spark=sections.SparkSettings(executor_environment="gs://bucket/executors.tgz"))
 
 
-@pytest.fixture
-def no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A Spark without JARs of others."""
-    jars = tmp_path / "spark" / "jars"
-    jars.mkdir(parents=True)
+def test_a_lake_in_a_bucket_needs_the_connector_wherever_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (jars := tmp_path / "spark" / "jars").mkdir(parents=True)  # a Spark without JARs of others
     monkeypatch.setenv("SPARK_HOME", str(jars.parent))
-    return jars
-
-
-def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Path, tmp_path: Path) -> None:
     jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
     named = classic("local[1]", **{"spark.jars": f"/a.jar,{jar}"})
     assert findings(check_connector, spark=named) == []
@@ -164,8 +157,8 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Pa
     fetched = classic("local[1]", **{"spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"})
     for spark in (named, fetched):
         said(check_connector, Level.OK, spark=spark, lake=IN_A_BUCKET)
-    (no_jars / jar.name).touch()
-    assert str(no_jars) in said(check_connector, Level.OK, spark=unnamed, lake=IN_A_BUCKET)
+    (jars / jar.name).touch()
+    assert str(jars) in said(check_connector, Level.OK, spark=unnamed, lake=IN_A_BUCKET)
 
 
 def test_an_earlier_or_unreadable_storage_of_dagster_is_broken_and_a_missing_one_is_not_made(

@@ -96,11 +96,10 @@ def test_the_command_says_it_is_ready_makes_faults_of_options_and_ends_at_once(m
     port = free_port()
     with command(f"--host={HOST}", f"--port={port}") as (process, ready):
         assert ready == f"tidemark pubsub: ready at {HOST}:{port}; all data is lost when it stops\n"
-        client = publisher_client(f"{HOST}:{port}")
-        assert client.create_topic(name=TOPIC, retry=None).name == TOPIC
-        (first,) = client.publish(topic=TOPIC, messages=[{"data": b"x"}], retry=None).message_ids
+        with publisher_client(f"{HOST}:{port}") as client:
+            assert client.create_topic(name=TOPIC, retry=None).name == TOPIC
+            (first,) = client.publish(topic=TOPIC, messages=[{"data": b"x"}], retry=None).message_ids
         assert int(first) > to_us(datetime(2026, 1, 1, tzinfo=UTC))  # no id is used again after a restart
-        client.transport.close()
         ends_at_once(process, signal.SIGTERM)
     with command("--port=0", "--seed=3", "--fault=unavailable=1", "--fault", "visible_after=2s") as (process, ready):
         assert ready.endswith("; faults are drawn from seed 3\n")

@@ -5,14 +5,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tests.gcs.fault_proxy import FaultProxy
-from tests.ingest.fakes import AMPLE, CONTRACT, FIELDS, World
+from tests.ingest.fakes import CONTRACT, FIELDS, World
 from tests.lake.builders import put
 from tests.watermark.builders import START
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.settle import new_files
-from tidemark.pipeline.ingest.take import Budget
-from tidemark.pipeline.ingest.ticks import land
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -40,7 +36,7 @@ class TickingOnABucket(World):
         self.behind_proxy = Lake(self.through_proxy, FIELDS, self.clock)
         self.log, self.landing_log = self.behind_proxy.tracking_log(), self.behind_proxy.tracking_log()
         self.signals = [WatermarkObject(self.behind_proxy.objects(), WINDOWING)]
-        self.landed_in, self.rejected_in = new_files(self.behind_proxy, self.clock)
+        self.heartbeats, self.quarantine = new_files(self.behind_proxy, self.clock)  # type: ignore[assignment]
         self.index = self.behind_proxy.window_index(*self.windows)
         self.diffs = self.behind_proxy.diffs()
 
@@ -51,16 +47,6 @@ class TickingOnABucket(World):
             message = self.topic.publish((self.clock.now() - START).total_seconds() - 1, stream=f"stream-{number}")
             self.published.append(message.message_id)
         self.rejected.append(self.topic.publish("yesterday").message_id)
-
-    def land(self, budget: Budget = AMPLE) -> Ingested:
-        return land(
-            self.base,
-            tables=(self.landed_in, self.rejected_in),
-            log=self.landing_log,
-            reader=HeartbeatReader(CONTRACT),
-            budget=budget,
-            clock=self.clock,
-        )
 
     def tick(self) -> list[range]:
         """Land, track, and look which windows are due, as the sensors do."""

@@ -4,18 +4,18 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.programs import ended
+from tests.spark.machine import script
 from tools.write_roles import role_files
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles"
 GCLOUD = """\
-#!/bin/sh
 echo "$*" >> "$CALLED"
 case "$*" in "iam roles create tidemark.lander"*) exit 1 ;; esac
 """
+"""A program that writes down how it is called, and refuses to create the lander's roles, which are there."""
 
 
 def test_the_role_files_are_those_of_the_table_as_gcloud_reads_them() -> None:
@@ -23,15 +23,6 @@ def test_the_role_files_are_those_of_the_table_as_gcloud_reads_them() -> None:
     for role in map(yaml.safe_load, role_files().values()):
         assert set(role) == {"title", "description", "stage", "includedPermissions"}
         assert (len(role["title"]) <= 100, len(role["description"]) <= 300) == (True, True)
-
-
-@pytest.fixture
-def called(tmp_path: Path) -> Path:
-    """A `gcloud` that writes down how it is called, and refuses to create the lander's roles, which are there."""
-    program = tmp_path / "gcloud"
-    program.write_text(GCLOUD)
-    program.chmod(0o755)
-    return tmp_path / "called"
 
 
 def grant(called: Path, *parts: str, **more: str) -> "subprocess.CompletedProcess[str]":
@@ -46,7 +37,9 @@ def grant(called: Path, *parts: str, **more: str) -> "subprocess.CompletedProces
     return ended(["/bin/sh", ROLES / "grant.sh", *parts], variables=environment)
 
 
-def test_granting_creates_or_updates_each_role_and_binds_it_to_its_resource_alone(called: Path) -> None:
+def test_granting_creates_or_updates_each_role_and_binds_it_to_its_resource_alone(tmp_path: Path) -> None:
+    script(tmp_path / "gcloud", GCLOUD)
+    called = tmp_path / "called"
     done = grant(called, "lander", "checks")
     assert done.returncode == 0, done.stderr
     lines = called.read_text().splitlines()

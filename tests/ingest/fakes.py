@@ -272,7 +272,7 @@ class World(Outside):
         self.base_backlog: Backlog = ModelBacklog(self.model, "base", self)
         lake = self.lake()
         self.objects = StepwiseObjects(self.stored(), self.steps)
-        self.log = TrackingLog(self.objects, checkpoint_every=4)
+        self.log = self.landing_log = TrackingLog(self.objects, checkpoint_every=4)
         self.copies = RememberedCopies()
         self.signals = [WatermarkObject(lake.objects(), WINDOWING)]
         heartbeats, quarantine = new_files(lake, self.clock)
@@ -306,7 +306,7 @@ class World(Outside):
         return land(
             self.base,
             tables=(self.heartbeats, self.quarantine),
-            log=self.log,
+            log=self.landing_log,
             reader=self.reader,
             budget=budget,
             clock=self.clock,

@@ -28,16 +28,11 @@ def held_at_each_pull(subscription: WorldSubscription, monkeypatch: pytest.Monke
     return held
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
+@pytest.mark.parametrize("side", Side)
+def test_tracking_and_landing_hold_one_batch_each(tmp_path: Path, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     world.wait(1000)
     publish(world, 12)
-    return world
-
-
-@pytest.mark.parametrize("side", Side)
-def test_tracking_and_landing_hold_one_batch_each(world: World, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     held = held_at_each_pull(world.base if side is Side.BASE else world.tracking, monkeypatch)
     done = world.land(BUDGET) if side is Side.BASE else world.track(BUDGET).persisted
     assert done.messages == 12

@@ -4,7 +4,6 @@ import json
 import random
 import runpy
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
-from google.pubsub_v1 import PubsubMessage, SubscriberClient
+from google.pubsub_v1 import PubsubMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -193,8 +192,7 @@ def test_provision_creates_the_topic_and_a_tick_tells_it_what_it_writes(settings
     assert topic in provision_here(settings, SystemClock()).created
     assert topic in provision_here(settings, SystemClock()).found
     theirs = f"projects/{settings.pubsub.project}/subscriptions/theirs"
-    with closing(subscriber_client(*settings.pubsub.server).transport) as transport:
-        subscriber = SubscriberClient(transport=transport)
+    with subscriber_client(*settings.pubsub.server) as subscriber:
         subscriber.create_subscription(request={"name": theirs, "topic": topic, "enable_message_ordering": True})
         world.clock.advance(20 * timedelta(seconds=1))
         tracked = world.track()

@@ -3,19 +3,12 @@
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from tests.ingest.fakes import World
 from tests.watermark.builders import at
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.watermark.state import DecisionRecord
 
 SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def publish(world: World, seconds: int = 20, streams: int = 1) -> None:
@@ -27,7 +20,8 @@ def publish(world: World, seconds: int = 20, streams: int = 1) -> None:
             world.topic.publish(now - 1, stream=f"s{stream}")
 
 
-def test_the_order_is_pull_persist_acknowledge_read_t_read_b_decide(world: World) -> None:
+def test_the_order_is_pull_persist_acknowledge_read_t_read_b_decide(tmp_path: Path) -> None:
+    world = World(tmp_path)
     publish(world, 3)
     world.track()
     world.restart()

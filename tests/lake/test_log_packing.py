@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.clock import ManualClock
 from tests.lake.builders import InMemory
-from tests.watermark.builders import at, published, reading
+from tests.lake.test_tracking_log import deciding
+from tests.watermark.builders import at, published
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable
 from tidemark.pipeline.ingest.progress import recent_looks
 from tidemark.pipeline.lake.log import packing as log_packing
@@ -26,8 +27,7 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.sources import recorded_ticks
 from tidemark.pipeline.upkeep.survey import check_log
-from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Lost, Snapshot, WatermarkState
+from tidemark.pipeline.watermark.state import Beginning, Compacted, Lost, Snapshot, WatermarkState
 
 TICKS = 40
 END = 100 + 20 * TICKS
@@ -51,10 +51,6 @@ def tell(log: TrackingLog, first: int, ticks: int) -> WatermarkState:
         log.decide(deciding(second + 1))
         log.compact_if_due()
     return log.catch_up()
-
-
-def deciding(second: float) -> Callable[[WatermarkState], DecisionRecord]:
-    return lambda state: state.decide(reading(second), reading(second), Policy(), at(second))
 
 
 def told(objects: ObjectStore, ticks: int = TICKS) -> TrackingLog:

@@ -415,9 +415,12 @@ def test_a_process_whose_first_statement_of_its_contract_failed_states_it_again(
     told_so_far(old, ticks=0)
     old.judge_by("old")
     old.decide(deciding(101))
-    new = TrackingLog(FailingOnce(tmp_path), checkpoint_every=1000)
+    objects = Watched(tmp_path)
+    new = TrackingLog(objects, checkpoint_every=1000)
+    objects.before = raising(LakeUnreachable("no answer"))
     with pytest.raises(LakeUnreachable):
         new.judge_by("new")
+    objects.before = nothing
     new.judge_by("new")
     assert new.newest().contract == "new"
 
@@ -433,15 +436,3 @@ def test_a_lake_that_does_not_answer_has_lost_no_entry(tmp_path: Path, monkeypat
     for reads in (log.catch_up, lambda: log.append(snapshot(200))):
         with pytest.raises(LakeUnreachable):
             reads()
-
-
-class FailingOnce(DiskObjects):
-    """A folder whose first create fails."""
-
-    failures = 1
-
-    def create(self, name: str, content: bytes) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise LakeUnreachable("no answer")
-        super().create(name, content)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as api
 from google.auth.exceptions import RefreshError
-from google.pubsub_v1 import SubscriberClient
 
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.builders import Altered, subscription_of
@@ -52,9 +51,8 @@ def ends() -> Iterator[threading.Event]:
 def test_a_subscription_is_acknowledged_given_back_and_closed_while_an_extension_hangs(
     own_pubsub: str, ends: threading.Event
 ) -> None:
-    with closing(subscriber_client(own_pubsub).transport) as transport:
-        settings = unique_pubsub(own_pubsub)
-        client, hangs = SubscriberClient(transport=transport), threading.Event()
+    with subscriber_client(own_pubsub) as client:
+        settings, hangs = unique_pubsub(own_pubsub), threading.Event()
 
         def modify(**_: Any) -> None:
             hangs.set()

@@ -5,7 +5,6 @@ a snapshot is read instead."""
 import math
 import random
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -213,8 +212,8 @@ def test_no_reading_is_newer_than_the_truth(messages: list[Message], how: list[S
         number = oldest(messages, end - each.number_before_end)[1]
         shown = {"age": age, "undelivered": number} | dict.fromkeys([each.gap] if each.gap else [])
         fake.sampled("base", end, visible_after=each.visible_after, **shown)
-    with served(fake) as address, closing(monitoring_client(Server(address)).transport) as transport:
-        backlog = MonitoringBacklog(MetricServiceClient(transport=transport), PATH_OF_TRUTH, clock)
+    with served(fake) as address, monitoring_client(Server(address)) as client:
+        backlog = MonitoringBacklog(client, PATH_OF_TRUTH, clock)
         for second in sorted(asked):
             clock.advance(START + timedelta(seconds=second) - clock.now())
             try:

@@ -99,17 +99,6 @@ def test_more_is_pulled_ahead_while_a_batch_is_processed_and_belongs_to_the_next
 PATIENT = timedelta(seconds=20)
 
 
-@pytest.fixture
-def topic(fresh_pubsub: PubSubSettings, publisher: PublisherClient) -> PubSubSettings:
-    """Settings of a topic that is there, without a subscription."""
-    publisher.create_topic(name=fresh_pubsub.topic_path)
-    return fresh_pubsub
-
-
-def left(subscriber: SubscriberClient, topic: PubSubSettings) -> list[str]:
-    return [found.name for found in subscriber.list_subscriptions(project=f"projects/{topic.project}")]
-
-
 def after_creating(subscriber: SubscriberClient, then: Any) -> Any:
     """A client that does something as soon as it has created a subscription."""
 
@@ -122,8 +111,10 @@ def after_creating(subscriber: SubscriberClient, then: Any) -> Any:
 
 
 def test_ctrl_c_while_it_is_created_or_pulled_from_leaves_nothing(
-    subscriber: SubscriberClient, publisher: PublisherClient, topic: PubSubSettings
+    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
 ) -> None:
+    publisher.create_topic(name=fresh_pubsub.topic_path)
+
     class Interrupting(SystemClock):
         looks = 0
 
@@ -135,9 +126,9 @@ def test_ctrl_c_while_it_is_created_or_pulled_from_leaves_nothing(
 
     interrupted = [
         (after_creating(subscriber, raising(KeyboardInterrupt())), SystemClock()),
-        (after_creating(subscriber, lambda _: send(publisher, topic, 5)), Interrupting()),
+        (after_creating(subscriber, lambda _: send(publisher, fresh_pubsub, 5)), Interrupting()),
     ]
     for client, clock in interrupted:
         with pytest.raises(KeyboardInterrupt):
-            sample_messages(client, topic, clock, 100, PATIENT)
-        assert left(subscriber, topic) == []
+            sample_messages(client, fresh_pubsub, clock, 100, PATIENT)
+        assert not list(subscriber.list_subscriptions(project=f"projects/{fresh_pubsub.project}"))

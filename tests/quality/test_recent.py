@@ -5,8 +5,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
@@ -16,11 +14,6 @@ from tidemark.pipeline.quality.recent import NullField, read_null_fields, read_p
 
 KINDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT, "open": FieldKind.BOOLEAN, "tags": FieldKind.JSON}
 WHOLE = {"temperature": 1.5, "status": "ok", "open": False, "tags": "[]"}
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return lake_in(tmp_path, KINDS)
 
 
 def land(lake: Lake, landed_at: float, *rows: Mapping[str, Any]) -> None:
@@ -37,7 +30,8 @@ def without(*names: str) -> dict[str, Any]:
     return {name: value for name, value in WHOLE.items() if name not in names}
 
 
-def test_a_field_that_is_null_in_all_recent_rows_is_named_with_their_number_and_time(lake: Lake) -> None:
+def test_a_field_that_is_null_in_all_recent_rows_is_named_with_their_number_and_time(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path, KINDS)
     assert read(lake, 0) == (0, [])
     land(lake, 100, WHOLE, WHOLE)
     land(lake, 200, without("tags"), without("open", "tags"))

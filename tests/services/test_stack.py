@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -11,6 +10,7 @@ import pytest
 from dagster._core.telemetry_upload import is_running_in_test
 
 from tests.official_emulator import free_port
+from tests.services.test_processes import House
 from tidemark.local.services import stack
 from tidemark.local.services.own_files import given_home
 from tidemark.local.services.processes import Supervisor
@@ -21,20 +21,11 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import MetricsSettings, PubSubSettings, SparkSettings
 
 
-@dataclass
-class Started:
-    """A supervisor, and what it said."""
-
-    supervisor: Supervisor
-    said: list[str] = field(default_factory=list)
-
-
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Started]:
-    said: list[str] = []
-    supervisor = Supervisor(tmp_path, SystemClock(), said.append)
-    yield Started(supervisor, said)
-    supervisor.stop()
+def started(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.supervisor.stop()
 
 
 def settings_for(choice: str) -> Settings:
@@ -52,7 +43,7 @@ def sockets_hidden(process: psutil.Process) -> None:
     raise psutil.AccessDenied(process.pid)
 
 
-def test_our_pubsub_is_started_and_comes_back_after_a_kill(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_pubsub_is_started_and_comes_back_after_a_kill(started: House, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_for("local")
     assert stack.emulator_is_absent(settings)
     stack.start_emulator(started.supervisor, settings)
@@ -69,7 +60,7 @@ def test_our_pubsub_is_started_and_comes_back_after_a_kill(started: Started, mon
     assert started.supervisor.holds(stack.EMULATOR, 1)
 
 
-def test_with_attach_neither_spark_nor_an_emulator_is_started(started: Started) -> None:
+def test_with_attach_neither_spark_nor_an_emulator_is_started(started: House) -> None:
     settings = settings_for("local")
     attached = settings.model_copy(update={"pubsub": settings.pubsub.model_copy(update={"attach": True})})
     assert (stack.is_ours_to_start(settings), stack.is_ours_to_start(attached)) == (True, False)
@@ -78,7 +69,7 @@ def test_with_attach_neither_spark_nor_an_emulator_is_started(started: Started) 
     assert started.supervisor.running == []
 
 
-def test_the_daemon_starts_once_spark_answers(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_daemon_starts_once_spark_answers(started: House, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[list[str]]()
 
     def spark_answers() -> bool:

@@ -4,7 +4,6 @@ left behind."""
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,6 @@ from tidemark.pipeline.doctor.measure.traffic import Plan
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
 
 EXPIRY, ACKNOWLEDGED = range(2)
 PASSED, DELAY, REDELIVERY, FILTER, TRANSFORM, AGE, CLOCK = range(-7, 0)
@@ -36,13 +34,9 @@ def measured(given: deviations.Service, clock: SystemClock | None = None, plan: 
     return measure(given.pubsub, clock or SystemClock(), plan)
 
 
-def table(facts: Facts, **pubsub: Any) -> list[Row]:
-    return rows(facts, Settings(pubsub=PubSubSettings(**pubsub)))
-
-
 def of_a_service(facts: Facts) -> list[Row]:
     """As if it were Google's."""
-    return table(facts)
+    return rows(facts, Settings())
 
 
 def readings_that_follow(facts: Facts) -> list[str]:
