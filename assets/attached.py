@@ -25,9 +25,9 @@ per partition. Later ticks materialize the others."""
 
 @dataclass
 class CompleteWindows:
-    """Finds complete partitions of `complete_windows` that are not materialized yet. It asks Dagster's storage, because
-    a tick can fail after this object has returned the tick's events. It asks again only if another partition is
-    complete, or if partitions were missing the last time."""
+    """Finds complete partitions of `complete_windows` that are not materialized yet. It looks them up in Dagster's
+    storage, because a tick can fail after this object has returned the tick's events. It looks again only if a further
+    partition is complete, or if partitions were missing the last time."""
 
     settings: Settings
     partitions: Partitions
@@ -48,8 +48,8 @@ class CompleteWindows:
     def after_decision(
         self, context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState
     ) -> tuple[Request, Sequence[dg.AssetMaterialization]]:
-        """Return a request without windows, because no run has to compute these partitions, and the materializations of
-        the next complete partitions."""
+        """Return a request and the materializations of the next complete partitions. The request has no windows,
+        because no run has to compute these partitions."""
         reported = self._next(context.instance, state, lake.clock.now())
         said = f"newly complete partitions of complete_windows: {len(reported)}"
         return Request((), said if reported else "no further partition of complete_windows is complete"), reported
@@ -87,7 +87,7 @@ class CompleteWindows:
 
     def _is_of_a_shorter(self, instance: dg.DagsterInstance, asset: dg.AssetKey, partition: Window) -> bool:
         """Return True if a partition was last materialized before the watermark had passed its end. This happens if the
-        window length has changed: a shorter partition had the same key."""
+        window length has changed: the materialized partition had the same key, but was shorter."""
         wanted = dg.AssetRecordsFilter(asset, asset_partitions=[partition.key])
         found = instance.fetch_materializations(wanted, limit=1).records
         metadata: Any = found[0].asset_materialization.metadata if found and found[0].asset_materialization else {}

@@ -58,8 +58,8 @@ def on_computed(settings: Settings, tables: Iterable[str] = ()) -> dg.Automation
 
 
 def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.AssetSpec]:
-    """Return the specs of the topic and of both subscriptions. If `topic` is the key of another asset for the topic,
-    return only the specs of the subscriptions."""
+    """Return the specs of the topic and of both subscriptions. If `topic` is the key of the user's own asset for the
+    topic, return only the specs of the subscriptions."""
     pubsub = settings.pubsub
     part = f" It receives only the messages that pass its filter: `{pubsub.filter}`." if pubsub.filter else ""
     read_by = "Another consumer reads it." if pubsub.attach else "The pipeline lands what it delivers."
@@ -84,8 +84,8 @@ def topic_assets(settings: Settings, topic: dg.AssetKey | None) -> list[dg.Asset
 
 
 def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> list[dg.AssetSpec]:
-    """Return the specs of the external assets: topic (unless `topic` is another asset for it), subscriptions, histogram
-    and watermark. Without `pubsub.attach`, also return those of heartbeats and quarantine."""
+    """Return the specs of the external assets: topic (unless `topic` is the user's own asset for it), subscriptions,
+    histogram and watermark. Without `pubsub.attach`, also return those of heartbeats and quarantine."""
     tracking = name_of(settings, "tracking")
     becomes = "be acknowledged for the first time on base" if settings.pubsub.attach else "land"
     tracked = [

@@ -220,7 +220,7 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
 
 @check_of(QUARANTINED)
 def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
-    """Compute the share of the last hour's messages that the message contract rejected, and the most frequent
+    """Compute the share of the last hour's messages that the message contract rejected. Name the most frequent
     reason."""
     # A warning, since a requeue lands the waiting messages once the contract is fixed.
     lake, tables = look.lake, look.lake.of(look.user)
@@ -292,8 +292,8 @@ def subscriptions_result(drift: Drift) -> dg.AssetCheckResult:
 
 
 def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
-    """Evaluate the check `subscriptions`. If a permission is missing, the check only warns. After another PubSubError,
-    log it and return no result, because the landing and tracking ticks already report it."""
+    """Evaluate the check `subscriptions`. If a permission is missing, the check only warns. Log any other
+    PubSubError and return no result, because the landing and tracking ticks already report it."""
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:

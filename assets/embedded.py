@@ -44,40 +44,40 @@ class Pipeline:
 
     @property
     def diffs(self) -> dg.AssetKey:
-        """The key of heartbeat_diffs. A partition is an hour of windows, or a single window of an hour or longer. It is
-        materialized once it has closed and all of its windows with heartbeats are computed."""
+        """The key of `heartbeat_diffs`. A partition is an hour of windows, or a single window of an hour or longer. It
+        is materialized once it has closed and all of its windows with heartbeats are computed."""
         return key_of(self.settings, HEARTBEAT_DIFFS)
 
     @property
     def heartbeats(self) -> dg.AssetKey:
-        """The key of heartbeats, materialized by each tick or run that lands heartbeats."""
+        """The key of the asset `heartbeats`. Each tick or run that lands heartbeats materializes the asset."""
         return key_of(self.settings, HEARTBEATS)
 
     @property
     def watermark(self) -> dg.AssetKey:
-        """The key of the watermark, materialized by each tracking tick."""
+        """The key of the asset `watermark`. Each tracking tick materializes the asset."""
         return key_of(self.settings, WATERMARK)
 
     @property
     def complete_windows(self) -> dg.AssetKey:
-        """The key of complete_windows, which `pubsub.attach` defines in place of heartbeat_diffs and heartbeats. A
-        partition is materialized once the watermark has passed it."""
+        """The key of `complete_windows`. With `pubsub.attach`, this asset replaces `heartbeat_diffs` and `heartbeats`.
+        A partition is materialized once the watermark has passed it."""
         return key_of(self.settings, COMPLETE_WINDOWS)
 
     @property
     def windows(self) -> dg.TimeWindowPartitionsDefinition:
-        """The partitions of heartbeat_diffs and complete_windows, for your own assets with the same partitions."""
+        """The partitions of `heartbeat_diffs` and `complete_windows`, for your own assets with the same partitions."""
         return self._partitions.definition()
 
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
         """An automation condition for your assets over `windows`. It requests a partition when all of its windows with
-        heartbeats are computed (with `pubsub.attach`: complete), and again when one of them is recomputed. Only your
-        asset's dependencies on `diffs`, `complete_windows`, stream_status and custom tables of this pipeline count."""
+        heartbeats are computed (with `pubsub.attach`, complete), and again when one is recomputed. Of your asset's
+        dependencies, only this pipeline's `diffs`, `complete_windows`, `stream_status` and custom tables count."""
         return on_computed(self.settings, (table.name for table in self.tables))
 
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:
-        """Read the current rows of heartbeat_diffs in these partitions, with the columns of `diff_schema`. A window
+        """Read the current rows of `heartbeat_diffs` in these partitions, with the columns of `diff_schema`. A window
         that is not computed has no rows. Raises LakeError, and ValueError if a key is not the key of a partition."""
         lake = Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
         windows = windows_of(self._partitions.windows_in(partition_keys), self.settings.windowing)

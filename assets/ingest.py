@@ -193,8 +193,8 @@ def why_readers(
 
 
 def run_at_work(runs: Runs, now: datetime, plan: RunPlan = PLAN) -> str | None:
-    """Return the id of the run whose readers pull now, or None if there is no such run. A run counts from its first
-    completed round, while it gives signs of life, until it exceeds its planned time by OVERTIME."""
+    """Return the id of the run whose readers are pulling, or None if there is no such run. A run counts once it
+    has completed a round, as long as it shows signs of life and has not exceeded its planned time by OVERTIME."""
     for record in runs.newest(INGEST, 1, [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]):
         run = record.dagster_run
         began = record.start_time or record.create_timestamp.timestamp()

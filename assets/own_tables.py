@@ -106,7 +106,7 @@ def _computed(
         return {"rows": rows, "version": table.version, "heartbeats_version": done.heartbeats_version}
 
     many, rows = counted(len(done.rows), "window"), counted(sum(done.rows.values()), "row")
-    context.log.info(f"computed {many}, {rows}, by version {table.version}")
+    context.log.info(f"computed {many} with {rows}, by version {table.version} of the table's definition")
     tags = provenance(context.instance, table.version, settings)
     yield from asset.reports(lake, context.instance, done, said, tags)
     if loaded.key:
@@ -161,8 +161,8 @@ def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition)
     the file is unusable. Raises TableFailed if the window length differs from the one that Dagster loaded, or if only
     one of the two definitions has a key.
 
-    Exception: if the file was unusable when Dagster loaded it, the table may have a key now. No check covers this key
-    until Dagster loads the file again.
+    If the file was unusable when Dagster loaded it, a key in the current definition is not an error. No check covers
+    this key until Dagster loads the file again.
     """
     if not loaded.file:
         return loaded

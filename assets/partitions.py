@@ -58,7 +58,7 @@ class Partitions:
 
     def beside(self, keys: Iterable[str]) -> list[str]:
         """Return the partitions just before the first of `keys` and just after the last: on each side, as many as
-        another run of WINDOWS_PER_RUN windows can touch, but only listed ones. `keys` must be in order."""
+        a run of WINDOWS_PER_RUN windows can touch, but only listed ones. `keys` must be in order."""
         listed, numbers = self.listed, [self.listed.number_of(self.listed.named(key).start) for key in keys]
         most = WINDOWS_PER_RUN * self.windowing.length // listed.length + 1
         found = [number + step for number in numbers[:1] for step in range(-most, 0)]
@@ -79,7 +79,7 @@ def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
 
 def windows_tag(windows: Sequence[Window]) -> str:
     """Format ordered windows for a row of the UI: one window as its key, several as in `2026-11-21T05-20Z..06-10Z
-    (11)`. That is the first key, the part of the last key that differs, and the number of windows, even with gaps."""
+    (11)`. That is the first key, the part of the last key that differs, and the number of windows. It omits gaps."""
     first, last = windows[0].key, windows[-1].key
     if first == last:
         return first

@@ -173,8 +173,8 @@ class Chart:
         return "".join(parts)
 
     def label(self, mark: Mark, number: int) -> tuple[float, float, str]:
-        """Return the position of a mark's label: x, y, and the text anchor, `start` or `end`, which says whether the
-        text begins or ends at x. The labels of vertical lines are stacked by `number`."""
+        """Return the position of a mark's label: x, y and the text anchor. The anchor is `start` if the text begins
+        at x, and `end` if it ends there. The labels of vertical lines are stacked by `number`."""
         x, side = self.across(mark.x or 0), "end" if mark.text_at_left else "start"
         if mark.y is not None:
             x, side = (self.left + 4, "start") if mark.text_at_left else (self.right - 4, "end")

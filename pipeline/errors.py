@@ -43,8 +43,8 @@ class PubSubError(TidemarkError):
 
 
 class BaseReadByOthers(PubSubError):
-    """With `pubsub.attach`, another consumer reads base. tidemark does not pull from base, so it has no landed
-    messages.
+    """With `pubsub.attach`, another consumer reads base. tidemark does not pull from base, so the lake has no
+    landed messages.
 
     See docs/how-to/attach.md for the alternatives."""
 
@@ -98,12 +98,12 @@ class ProvisionRefused(PubSubError):
 class LakeError(TidemarkError):
     """An operation on the lake failed.
 
-    Do what the error says. If a field in `[message.fields]` has another kind than its column in the table, restore the
-    field's former kind, or rename the field."""
+    Do what the error says. If a field in `[message.fields]` has a different kind from its column in the table, restore
+    the field's former kind, or rename the field."""
 
 
 class ObjectExists(LakeError):
-    """A create-only object already exists with other content. This should never happen.
+    """A create-only object already exists with different content. This should never happen.
 
     Find out what else writes to the lake."""
 
@@ -136,7 +136,7 @@ class NewerFormat(LakeError):
     """An object was written by a newer version of tidemark, and this version cannot read it. Nothing was pulled or
     written.
 
-    Run the newer version (see docs/how-to/upgrading.md). Never `tidemark repair --forget` the object."""
+    Run the newer version (see docs/how-to/upgrading.md). Never run `tidemark repair --forget` on the object."""
 
 
 class NothingToTune(LakeError):
@@ -186,8 +186,8 @@ class ContractReplaced(LakeError):
 
 
 class LakeOwned(LakeError):
-    """Another pipeline, which the error names, writes to the lake, or wrote another topic's messages to it. Nothing was
-    pulled or written.
+    """Another pipeline, which the error names, writes to the lake, or wrote a different topic's messages to it. Nothing
+    was pulled or written.
 
     Set another `lake.uri` for this pipeline, or, if the topic is the same, stop the other pipeline."""
 
@@ -206,14 +206,14 @@ class TableFailed(TidemarkError):
 
 
 class SparkUnreachable(TidemarkError):
-    """No Spark Connect server answers at `spark.remote`, or the server expects another token.
+    """No Spark Connect server answers at `spark.remote`, or the server expects a different token.
 
     Start the server, set the token that the error asks for, or set another `spark.remote`."""
 
 
 class ExecutorsUnable(TidemarkError):
-    """Spark's executors or its driver lack what a task needs, or have another version of tidemark. Nothing was pulled,
-    and no window was written.
+    """Spark's executors or its driver lack what a task needs, or have a different version of tidemark. Nothing was
+    pulled, and no window was written.
 
     Install tidemark for the Python that the error names, or pack it into an archive (see docs/how-to/spark.md)."""
 

@@ -1,4 +1,4 @@
-"""Data classes that are added field by field, the quantile that all reported figures use, and the text of a count."""
+"""Data classes that add up field by field, the quantile for all reported figures, and a format for counts."""
 
 import operator
 from dataclasses import fields

@@ -147,8 +147,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """Yield the path, in a temporary folder beside `file`, at which the block writes the new file. At the end of the
-    block, the new file replaces `file`; after an error, it is deleted. So readers see the old file or the whole new
-    one. Creates the folder of `file` if it is missing. Raises OSError if the file cannot be replaced."""
+    block, the new file replaces `file`. After an error, the new file is deleted. So readers see all of the old file or
+    all of the new one. Creates the folder of `file` if it is missing. Raises OSError if the file cannot be replaced."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as folder:
         made = Path(folder, file.name)

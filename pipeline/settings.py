@@ -68,7 +68,7 @@ WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """The file that settings were read from, and a digest of its text at that moment."""
+    """The file that settings were read from, and a digest of the text that was read."""
 
     path: str
     digest: str
@@ -181,9 +181,9 @@ class Settings(BaseSettings):
     @property
     def judged_by(self) -> str:
         """A digest of everything that determines a message's verdict, stream, id and event time: the settings, the
-        rules of this version, and the schema file. Compared fields are left out, because no message is rejected for
-        them. `[message]` settings at their default are left out, so that the digest stays the same if a later version
-        adds a setting."""
+        rules of this version, and the schema file. Compared fields are left out, because they never cause a rejection.
+        `[message]` settings at their default are left out, so that the digest stays the same if a later version adds a
+        setting."""
         judged_by = {
             "rules": RULES,
             "first": self.windows.first.isoformat(),
@@ -306,8 +306,8 @@ def _as_duration(bound: re.Match[str]) -> str:
 
 
 def _source(place: list[str], file: Path, prefix: str) -> str:
-    """Return the origin of a value: the variable that sets exactly this value. If there is none, return the file, and
-    all variables that set a part of the value or a table that contains it."""
+    """Return the origin of a value: the variable that sets exactly this value. Without such a variable, return the
+    file, and each variable that sets a part of the value or the whole table around it."""
     path = [part.lower() for part in place]
     adding = []
     for name in sorted(os.environ):

@@ -117,13 +117,13 @@ def _for_what_has_one(value: str | list[str], info: ValidationInfo) -> str | lis
     if isinstance(value, list) and not all(map(NAME.fullmatch, value)):
         raise ValueError("write a list of Pub/Sub schemas, each as projects/PROJECT/schemas/NAME")
     if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
-        raise ValueError("only avro and protobuf have a schema; leave schema empty, or set payload to one of them")
+        raise ValueError("only avro and protobuf have a schema; leave `schema` empty or change `payload`")
     return value
 
 
 def _if_elements_are_meant(value: str | None, info: ValidationInfo) -> str | None:
     if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
-        raise ValueError("`each` names an array in the payload, so the setting payload must be json, avro or protobuf")
+        raise ValueError("`each` names an array in the payload, so `payload` must be json, avro or protobuf")
     taken = _taken_from("each:", info.data)
     fields: dict[str, ComparedField] = info.data.get("fields", {})
     taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
@@ -156,8 +156,8 @@ class MessageSettings(Section):
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
     """Format of the event time. `auto`: whole milliseconds, or RFC 3339."""
     timezone: Annotated[str | None, AfterValidator(_zone), EmptyIsNone] = None
-    """Time zone for times that are written without a zone, by its IANA name, such as `Europe/Berlin`. Empty: such times
-    are rejected."""
+    """IANA name of the time zone for times that are written without one, such as `Europe/Berlin`. Empty: such times are
+    rejected."""
     stream_id: StreamParts = "attribute:stream_id"
     """Path of the stream's id, or a list of at most 10 paths whose values are joined by `/`. If several of the values
     contain `/`, different streams may get the same id."""
@@ -172,7 +172,7 @@ class MessageSettings(Section):
     watermark. Set it longer than the longest time for which a source may buffer messages, such as `7d`. Empty: no
     message is rejected for its age. Leave it empty to publish historical messages."""
     fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
-    """Fields that are compared, by name: the section `[message.fields]`."""
+    """Fields to compare, keyed by name: the section `[message.fields]`."""
     payload: Annotated[Encoding, AfterValidator(_nothing_taken_from_bytes)] = Encoding.JSON
     """Encoding of the payload (docs/how-to/encodings.md). With `none` and `bytes`, the payload is never decoded and may
     be empty."""

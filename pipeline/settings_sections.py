@@ -38,7 +38,7 @@ def _http_address(text: str | None) -> str | None:
     if named.scheme not in ("http", "https") or not named.hostname or named.query or named.fragment:
         raise ValueError("write an address such as https://dagster.example.com or http://127.0.0.1:3000/prefix")
     if named.username is not None or named.password is not None:
-        raise ValueError("write the address without a login; $TIDEMARK_DAGSTER_HEADERS may contain the login")
+        raise ValueError("write the address without a login; put the login into $TIDEMARK_DAGSTER_HEADERS")
     return text.rstrip("/")
 
 
@@ -100,8 +100,8 @@ class Effect(StrEnum):
     DUE = "due"
     """All windows of the table are recomputed automatically."""
     DELETES = "deletes"
-    """The next run deletes what is older than the new value; `tidemark housekeep --dry-run` lists it. A larger value
-    restores nothing that is already deleted."""
+    """The next run of housekeeping deletes what is older than the new value; `tidemark housekeep --dry-run` lists it. A
+    larger value restores nothing that is already deleted."""
     CREATION = "at creation"
     """Existing subscriptions keep the value that they were created with; `tidemark provision` and `tidemark doctor`
     name the `gcloud` command that changes it."""
@@ -130,13 +130,13 @@ class Section(BaseModel):
 
 
 DRIVER_MEMORY = "2g"
-"""Default memory of Spark's driver. A local Spark's tasks share it. It covers the message ids of one round of pulling,
-about 80 MB, and each task's part of the input of windows."""
+"""Default memory of Spark's driver. A local Spark's tasks share it. It is enough for the message ids of one round of
+pulling (about 80 MB), and for the windows' input that the tasks hold."""
 LISTEN = "127.0.0.1:9464"
-"""Default address at which the code server serves health, the page and Prometheus' metrics: 9464 is OpenTelemetry's
-port for Prometheus."""
+"""Default address at which the code server serves health, the page and Prometheus' metrics. OpenTelemetry also uses
+port 9464 for Prometheus."""
 SNAPSHOT_BUDGET = 10 << 30
-"""Default number of snapshot bytes per day on the service. Ten thousand sources that publish every 30 s need about half
+"""Default limit on snapshot bytes per day, on the service. Ten thousand sources that publish every 30 s need about half
 of it, if readings are taken every 10 s (docs/concepts/costs-and-scale.md)."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
@@ -180,17 +180,15 @@ def _folder_named(uri: str) -> Path | None:
 
 
 ODD_PREFIX = re.compile(r"[#?%]|//|/\.{1,2}(/|$)")
-"""Matches parts of a prefix that the Delta library and the bucket's client interpret differently: they would use
-different objects."""
+"""Matches parts of a prefix that the Delta library and the bucket's client interpret differently, so that they would
+use different objects."""
 
 
 def _known_scheme(value: str) -> str:
     parsed = urlparse(value)
     if parsed.scheme == "gs" and parsed.netloc:
         if ODD_PREFIX.search(value.rstrip("/").removeprefix("gs://")):
-            raise ValueError(
-                "a prefix must not contain #, ?, %, //, /./ or /../: the Delta library would use other objects"
-            )
+            raise ValueError("a prefix must not contain #, ?, %, //, /./ or /../: the Delta library would misread it")
         return value.rstrip("/")
     if _folder_named(value) is not None:
         return value
@@ -236,8 +234,8 @@ EmulatorKind = Literal["auto", "official", "local"]
 
 
 class Server(NamedTuple):
-    """The address and the account with which a client of Pub/Sub or Cloud Monitoring is created. None stands for
-    Google's service, its global endpoint, or the machine's own credentials."""
+    """The address and the account with which a client of Pub/Sub or Cloud Monitoring is created. For the three fields,
+    None means Google's service, its global endpoint, and the machine's own credentials."""
 
     emulator_host: str | None
     endpoint: str | None = None
@@ -290,18 +288,18 @@ class PubSubSettings(ServerSettings):
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31)), Effect.CREATION] = timedelta(
         days=7
     )
-    """Time that Pub/Sub keeps unacknowledged messages, on both subscriptions. Longer: the pipeline survives longer
-    outages, and storage costs more."""
+    """Time for which both subscriptions keep unacknowledged messages. Longer: the pipeline survives longer outages, and
+    storage costs more."""
     metadata_only: Annotated[bool, Effect.CREATION] = False
-    """Have Pub/Sub drop the payload on tracking, by a message transform. Works only on the service, and only if nothing
+    """Have a message transform of Pub/Sub drop the payload on tracking. Works only on the service, and only if nothing
     but compared fields is read from the payload."""
     reading: Literal["auto", "snapshot", "monitoring"] = "auto"
     """Source of the oldest unacknowledged publish time. `snapshot` is exact and current; `monitoring` is minutes old;
     `auto` takes snapshots, and uses monitoring while a snapshot is refused or exceeds the budget."""
     snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
-    """Limit on the estimated bytes per day that snapshots keep. Readings are spaced to stay within the limit
-    (docs/concepts/costs-and-scale.md). Smaller: snapshots cost less, and the watermark waits longer while base is far
-    behind. Empty: 10 GiB on the service, no limit on an emulator."""
+    """Limit on the estimated number of bytes that snapshots retain per day. Readings are spaced to stay within the
+    limit (docs/concepts/costs-and-scale.md). Smaller: snapshots cost less, and the watermark waits longer while base is
+    far behind. Empty: 10 GiB on the service, no limit on an emulator."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -370,8 +368,8 @@ class WindowSettings(Section):
 
     @property
     def recompute_within(self) -> timedelta:
-        """A stale window is recomputed automatically while its end is less than this before the watermark. Zero: never;
-        `timedelta.max`: always."""
+        """Stale windows whose end lags the watermark by less than this are recomputed automatically. Zero: none;
+        `timedelta.max`: all."""
         return _recompute_within(self.recompute_missed)
 
     @model_validator(mode="after")
@@ -391,7 +389,7 @@ class TableSettings(Section):
     effect = Effect.RECOMPUTE
 
     file: str = ""
-    """File with a query over `{heartbeats}` (`.sql`), or with a function of the table's name that is decorated with
+    """File with a query over `{heartbeats}` (`.sql`), or with a function that has the table's name and the decorator
     `@tidemark.windowed` (`.py`). For a `.py` file, the decorator sets `key`, `lookback` and `window`."""
     key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (
         Field(default_factory=list)
@@ -430,8 +428,8 @@ class CheckSettings(Section):
     max_quarantine_share: float = Field(0.05, ge=0, le=1)
     """Rejected messages, as a share of all that landed or were rejected in the last hour (check `quarantine_share`)."""
     max_watermark_age: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(days=1))] = timedelta(minutes=10)
-    """Age of the watermark, for the check `watermark_age`, `/healthz` and an alert. Set it above the windows' usual
-    lag, and above six minutes with readings by Cloud Monitoring."""
+    """Age of the watermark, for the check `watermark_age`, `/healthz` and an alert. Set it above the windows' usual lag
+    and, with readings from Cloud Monitoring, above six minutes."""
 
 
 class WatermarkSettings(Section):
@@ -448,8 +446,8 @@ class WatermarkSettings(Section):
     """Interval of the sensors, in whole seconds. Values below 5s act as 5s, because Dagster polls its sensors every 5
     s. Longer: fewer readings and log entries."""
     idle_timeout: Positive = timedelta(minutes=2)
-    """Time without a valid message and without backlog that counts as a silence. Larger: the last windows before a
-    silence close later. Smaller: a short pause counts as a silence."""
+    """A silence begins after this long without a valid message, if there is no backlog. Larger: the last windows before
+    a silence close later. Smaller: a short pause counts as a silence."""
     idle: Annotated[Literal["advance", "hold"] | None, EmptyIsNone] = None
     """In a silence the watermark follows the clock (`advance`) or waits (`hold`, for sources that buffer while they are
     silent). Empty: `advance`, or `hold` with `pubsub.attach`."""
@@ -526,8 +524,8 @@ class LakeSettings(Section):
     """A folder (`file:path`, `file:///path`; on one file system with hard links and `fsync`), or a bucket
     (`gs://bucket`, `gs://bucket/prefix`)."""
     endpoint: Annotated[OptionalText, Effect.ANEW] = None
-    """Address of another server with Cloud Storage's API, such as one on loopback, as `http://host:port`. It is used
-    without credentials."""
+    """Address, as `http://host:port`, of a server that replaces Google's Cloud Storage, such as one on loopback. It is
+    used without credentials."""
 
     @property
     def folder(self) -> Path | None:
@@ -548,12 +546,12 @@ class SparkSettings(Section):
     """Address of the Spark Connect server. `tidemark up` starts one if it is on `localhost` and nothing listens
     there."""
     executor_environment: Annotated[Annotated[str, Field(pattern=ARCHIVE)] | None, EmptyIsNone] = None
-    """Archive of `tidemark provision --executors`, by path or address, for executors whose Python lacks tidemark
-    (docs/how-to/spark.md)."""
+    """Path or address of the archive that `tidemark provision --executors` made, for executors whose Python lacks
+    tidemark (docs/how-to/spark.md)."""
     config: dict[str, str] = Field(default_factory=dict)
-    """Further Spark settings by name, in `[spark.config]`. A server that `tidemark up` starts and a classic session get
-    all of them. A session on another Spark Connect server gets only `spark.sql.*`. `spark.jars` replaces the connector
-    that a bucket needs."""
+    """Further Spark settings, keyed by name, in `[spark.config]`. A classic session gets all of them, and so does a
+    server that `tidemark up` starts. A session on any other Spark Connect server gets only `spark.sql.*`. `spark.jars`
+    replaces the connector that a bucket needs."""
 
     @property
     def is_classic(self) -> bool:

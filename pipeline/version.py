@@ -20,7 +20,7 @@ DISTRIBUTION = "tidemark-pubsub"
 """The name of the installed distribution; the package and the command are named `tidemark`."""
 
 WRITTEN_BY, WRITTEN_IN = "tidemark.version", "tidemark.format"
-"""The keys under which an object names the version that wrote it, and its format. An object without the format's key is
+"""The keys of a mark: the version that wrote the object, and the object's format. An object without the second key is
 in format 1."""
 
 

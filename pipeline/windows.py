@@ -1,8 +1,8 @@
 """Event-time windows, and the choice of the windows that are due.
 
 A window is a half-open interval `[start, end)`. The windows of a table have one length, and are aligned to the epoch in
-UTC. A window's key is its start, such as `2026-11-21T05-20Z`, and also its partition in Delta. A key has no colons,
-because Spark escapes colons in paths.
+UTC. A window's key is its start, such as `2026-11-21T05-20Z`. The key is also the window's partition value in Delta. It
+has no colons, because Spark escapes colons in paths.
 """
 
 from bisect import bisect_left, bisect_right
@@ -165,7 +165,7 @@ class Spans:
 
 
 def due(held: Spans, reached: Spans, computed: Spans, closed: range, live: int) -> Iterator[range]:
-    """Yield the numbers of the closed windows still to be computed, as contiguous ranges, the newest first.
+    """Yield the numbers of the closed windows still to be computed, as contiguous ranges, newest first.
 
     `held` are the windows that may contain a heartbeat. `reached` are the windows that may contain a heartbeat or have
     one in their lookback, and the last window of each hour with a heartbeat. `closed` are the windows that the

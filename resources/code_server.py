@@ -28,8 +28,8 @@ FOR_RUNS = ("tidemark.resources.code_server", "tidemark.resources.run_template")
 """Modules that the template process imports besides the definitions, because each run imports them."""
 
 LOST_BY_A_FORK = re.compile(r"polars-\d|tokio")
-"""Matches the native threads that a forked run lacks and would wait for: those of Polars and delta-rs. Threads of other
-libraries are not matched: they restart after a fork, or no run waits for them."""
+"""Matches the names of native threads that a forked run lacks and would wait for: those of Polars and delta-rs. Threads
+of other libraries are not matched, because they restart after a fork, or no run waits for them."""
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class ForkingApiServer(private.DagsterApiServer):  # type: ignore[misc]
         probe.join()  # the template first imports the definitions
         if probe.exitcode:
             logger.warning(
-                "the definitions use Polars or Delta tables while they are imported. A forked run would hang, so each "
-                "run is a new process, which starts seconds later. Use them only in functions, such as those of assets"
+                "importing the definitions uses Polars or Delta tables. A forked run would hang, so each run is a new "
+                "process, which starts seconds later. Use both only in functions, such as those of assets"
             )
         else:
             setattr(self, STARTS, forks)

@@ -1,4 +1,4 @@
-"""Keeps the memory of Dagster's processes flat: prevents garbage, and returns free memory to the system."""
+"""Keeps the memory of Dagster's processes flat: avoids creating garbage, and returns free memory to the system."""
 
 import ctypes
 import time

@@ -124,7 +124,7 @@ def replace(name: str, by: Any) -> None:
 
 
 def missing(what: str, without: str) -> DagsterPartMissing:
-    """Return an error for the missing part `what`. `without` is the consequence, a clause after "so"."""
+    """Return an error for the missing part `what`. `without` is the consequence, worded as a clause after "so"."""
     return DagsterPartMissing(f"Dagster {version('dagster')} has no {what}, so {without}")
 
 

@@ -25,9 +25,9 @@ class WatchedRunLauncher(DefaultRunLauncher):
     def check_run_worker_health(self, run: DagsterRun) -> Any:
         """Return whether a run is alive, as reported by its code server.
 
-        - RUNNING if the server executes the run, is too busy to answer, or is a proxy of Dagster's, which asks only the
-          server that it loaded last. Also RUNNING for a run that no launcher started, such as a run of `dagster asset
-          materialize`, because its process cannot be queried.
+        - RUNNING if the server executes the run, is too busy to answer, or is one of Dagster's proxies. (A proxy asks
+          only the server that it loaded last.) Also RUNNING for a run that no launcher started, such as a run of
+          `dagster asset materialize`, because its process cannot be queried.
         - FAILED if the server does not execute the run, or does not answer for another reason.
         - UNKNOWN if the run has not reached a code server.
         """

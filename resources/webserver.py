@@ -1,8 +1,8 @@
-"""Serves Dagster's UI behind `PageGuard`, on loopback only. `tidemark up` starts it by `python -m
+"""Serves Dagster's UI behind `PageGuard`, on loopback only. `tidemark up` starts it with `python -m
 tidemark.resources.webserver`.
 
 Dagster's own webserver executes mutations from any origin and under any host name, even by GET, and has no setting
-against this.
+to prevent this.
 """
 
 import signal
@@ -45,7 +45,7 @@ class PageGuard:
     """An ASGI middleware that protects a page on loopback against requests by other pages in the same browser.
 
     A request must name one of the page's hosts, and come from the page's own origin or by a link. A request that may
-    change something must need a browser's preflight. Others are refused with 403, 405 or 415 and the reason.
+    change something must have a content type from NEEDS_PERMISSION. All others get 403, 405 or 415, and the reason.
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:

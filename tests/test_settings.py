@@ -255,7 +255,7 @@ WRONG = [
     ("[message]\nevent_time = 'each:ts'", "event_time is in the elements of an array; set message.each to the array's"),
     ("[message]\nstream_id = 'each:id'\neach = ''", "message.each = '' (from "),
     ("[message]\nfields = { t = { path = 'each:t', kind = 'text' } }", "fields.t is in the elements of an array"),
-    ("[message]\neach = 'payload:readings[]'\npayload = 'bytes'", "so the setting payload must be json"),
+    ("[message]\neach = 'payload:readings[]'\npayload = 'bytes'", "so `payload` must be json"),
     ("[message.fields]\nt = { path = 'payload:a.', kind = 'text' }", "is not a valid JMESPath expression"),
     ("[message.fields]\nt = { path = 'a' }", "write a kind"),
     ("[watermark]\nquantile = nan", "less than 1"),

@@ -145,9 +145,9 @@ class WindowsAsset:
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
         """From the run's partitions, return the windows that are computed or have a heartbeat in their interval or
-        lookback. Windows before the retention boundary are left out, unless a partition has no others. For a partition
-        that is wholly before the boundary, return at least its last window, so that `refuse_expired` refuses it. Raises
-        LakeError, and WindowNotClosed if a partition is not closed."""
+        lookback. Those before the retention boundary are left out, unless their partition has no later ones. If a
+        partition has none at all, and ends with a window before the boundary, return that window, so that
+        `refuse_expired` refuses it. Raises LakeError, and WindowNotClosed if a partition is not closed."""
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()
@@ -206,9 +206,9 @@ def batch_parts(
     tables: Sequence[WindowedTable],
     further: timedelta = timedelta(0),
 ) -> tuple[SparkSession, Heartbeats, datetime | None, str, Clock, Callable[[Sequence[Window]], None]]:
-    """Return the fields of `WindowBatch` up to `refuse_expired`, in its order, for a run over these windows. `tables`
-    and `heartbeats` are opened in parallel, to save time. `further` is as in WindowsAsset. Raises WindowExpired and
-    WindowNotClosed before Spark is used."""
+    """Return the first fields of `WindowBatch`, up to and including `refuse_expired`, for a run over these windows.
+    `tables` and `heartbeats` are opened in parallel, to save time. `further` is as in WindowsAsset. Raises
+    WindowExpired and WindowNotClosed before Spark is used."""
     heartbeats = lake.of("run").heartbeats()
     with ThreadPoolExecutor() as pool:  # an error in opening a table occurs again when it is used
         for opened in (heartbeats, *(each.table for each in tables)):

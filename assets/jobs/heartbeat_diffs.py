@@ -212,8 +212,8 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
 
 
 def status_metadata(silence: Sequence[WindowSilence], status: pa.Table, windows: Sequence[Window]) -> dict[str, Any]:
-    """Return the metadata of a partition: the counts of the newest of these windows that is in `silence`, and some of
-    its streams. `status` has the rows of `stream_status`. If `silence` has none of the windows, return nothing."""
+    """Return the metadata of a partition: the counts and some of the streams of its newest window in `silence`.
+    `status` has the rows of `stream_status`. If `silence` has none of the windows, return nothing."""
     held = {window.key for window in windows}
     last = max((found for found in silence if found.window in held), key=lambda one: one.window, default=None)
     if last is None:
@@ -227,8 +227,8 @@ def status_metadata(silence: Sequence[WindowSilence], status: pa.Table, windows:
 
 
 def _named(status: pa.Table) -> Sequence[dg.TableRecord]:
-    """Return the first streams of a window, at most NAMED of each `StatusKind`: those that missed the most heartbeats
-    come first."""
+    """Return at most NAMED streams of a window for each `StatusKind`. Streams that missed the most heartbeats come
+    first."""
     most_missed, kind = -pl.col("missed_heartbeats").fill_null(0), pl.col("kind").cast(pl.Enum(map(str, StatusKind)))
     first = pl.DataFrame(status).sort(kind, most_missed, "stream_id").group_by("kind", maintain_order=True).head(NAMED)
     records = []

@@ -148,7 +148,7 @@ def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datet
 
 
 def prune_runs(runs: Runs, before: datetime, but: str) -> int:
-    """Delete this pipeline's runs that finished before a moment, with their events and logs. Return the number of runs.
+    """Delete this pipeline's runs that finished before a moment, with their events and logs, and return their number.
     `but` is the id of the current run, which is kept."""
     deleted, instance = 0, runs.instance
     while found := [run_id for run_id in runs.finished_before(before, RUNS_AT_ONCE) if run_id != but]:

@@ -219,7 +219,7 @@ def pause_of(
     """Return why no run of a job may be requested now, or None if one may be. Dead runs are first reported as ended, by
     `report_dead`. There are two possible reasons:
 
-    - A run is under way. The reason is then `run <id>`, followed by the words in `does`, or that the run is queued.
+    - A run is under way. The reason is then `run <id>` and the words in `does`, or says that the run is queued.
     - The pause after failed runs is not over. It grows with each consecutive failure, up to `longest`. A failed run for
       which `counts` is false ends the series, as a success does.
     """

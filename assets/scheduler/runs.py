@@ -26,7 +26,7 @@ FEWEST = 100
 """Minimum number of runs per database query, because the answer may include other pipelines' runs."""
 
 RUNS_LOOKED_AT = 200
-"""Number of newest ended runs from which the failures of windows are counted."""
+"""Number of the most recently ended runs in which the failures of windows are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Runs:
     ) -> Sequence[dg.RunRecord]:
         """Return at most `limit` of this pipeline's runs, of any job if `job` is None.
 
-        A query by tag reads every run that ever had the tag. So the first query omits the tag. A second query, with it,
-        follows only if other runs fill the answer. For unfinished runs, which are few, the first also omits the job."""
+        A query by tag reads every run that ever had the tag. So the first query omits the tag. If other runs fill
+        its answer, a second query uses the tag. For unfinished runs, which are few, the first also omits the job."""
         ask = partial(self.instance.get_run_records, order_by=order, ascending=ascending)
         at_most, are_few = max(limit, FEWEST), set(more["statuses"] or FINISHED).isdisjoint(FINISHED)
         found = ask(dg.RunsFilter(job_name=None if are_few else job, **more), at_most)
@@ -82,8 +82,8 @@ def ended_attempts(
     job_name: str = COMPUTE_WINDOWS,
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> Attempts:
-    """Return the newest succeeded and failed runs of a job over windows, newest first. Failed runs for which `counts`
-    is false are left out, and those without the tag WINDOWS: they were refused before they computed anything."""
+    """Return the newest succeeded and failed runs of a job over windows, newest first. A failed run is left out
+    if `counts` is false for it, or if it lacks the tag WINDOWS (it was refused before it computed anything)."""
     success, failure = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
     records = runs.newest(job_name, RUNS_LOOKED_AT, [success, failure])
     counted = (
@@ -97,7 +97,7 @@ def ended_attempts(
 
 def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> Attempt:
     """Convert a run's record to an `Attempt`. `until` is when the run ended, or the current time. The attempt has no
-    windows if they cannot be read, for example because windows had another length."""
+    windows if they cannot be read, for example because windows had a different length."""
     run, windows = record.dagster_run, Spans()
     config: Any = run.run_config
     with suppress(LookupError, ValueError, TypeError, AttributeError):  # or its config was written by hand
@@ -114,7 +114,7 @@ def ended_at(record: dg.RunRecord) -> datetime:
 
 
 def doing(unfinished: dg.RunRecord, does: str) -> str:
-    """Return a phrase about an unfinished run: that it waits in Dagster's queue, or else the words in `does`."""
+    """Return a phrase about an unfinished run. It says that the run waits in Dagster's queue, or else `does`."""
     waits = unfinished.dagster_run.status is dg.DagsterRunStatus.QUEUED
     return f"run {unfinished.dagster_run.run_id[:8]} {'waits in the queue of runs' if waits else does}"
 
@@ -180,8 +180,8 @@ def is_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) 
 
 
 _ahead = Kept(at_most=RUNS_LOOKED_AT)
-"""The times at which this process first saw signs of life in the future, which occur if the clock was set back. The key
-is a run's id and its signs of life."""
+"""The times at which this process first saw signs of life whose timestamps are in the future, as after a clock was set
+back. The key is a run's id and its signs of life."""
 
 
 def _last_heard(instance: dg.DagsterInstance, record: dg.RunRecord, now: datetime) -> datetime:

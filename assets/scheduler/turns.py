@@ -30,8 +30,8 @@ AROUND = timedelta(seconds=5)
 """The part of a run's time budget that is set aside for the run's start and end. The rest is for computing windows."""
 
 FIRST, GROWTH = 48, 4
-"""Number of older windows in a run if no earlier run tells how long windows take, and the maximum factor by which that
-number grows from run to run."""
+"""FIRST is the number of older windows in a run if no earlier run tells how long windows take. GROWTH is the maximum
+factor by which the number of windows grows from run to run."""
 
 PATIENCE = timedelta(minutes=1)
 """Maximum time that older windows wait if only one run at a time is allowed. After this time, they get a run with the
@@ -151,7 +151,7 @@ def room_for_older(
       next live window closes. Once the older windows have waited for PATIENCE, they get a short run in any case. If
       `at_once` is larger, one run is reserved for live windows.
     - `waited` is the time that older windows have waited.
-    - `ended` are ended runs, newest first. The size of the new run is estimated from them.
+    - `ended` lists the runs that have ended, newest first. The size of the new run is estimated from them.
     """
     failed = failures_in_a_row(run for run in ended if run.is_backlog)
     if failed and now < (until := failed[0].ended_at + rest_after(len(failed), LONGEST_PAUSE)) <= now + LONGEST_PAUSE:
@@ -170,9 +170,9 @@ def _fitting(time: timedelta, ended: Attempts) -> int:
     """Return the number of older windows that a run computes within the time budget `time`.
 
     The last successful run over older windows is compared with an earlier one that had at most half or at least twice
-    as many windows. This shows the time for a run's start, and the time per window. If the start leaves little of
-    the budget, the run may still compute windows for as long as the start takes, but at most for SHORTEST less AROUND.
-    Otherwise, runs would soon have a single window each."""
+    as many windows. The comparison shows how long a run takes to start, and how long each window takes. If the start
+    leaves little of the budget, the run may still compute windows for as long as the start takes, up to a maximum of
+    SHORTEST - AROUND. Without this rule, runs would soon have only one window each."""
     runs = [
         (len(run.windows), max(run.ended_at - run.began_at, timedelta(seconds=1)))
         for run in ended

@@ -31,12 +31,12 @@ therefore looks again at the last OVERLAP before the newest known run. The ids o
 are kept, so that each run counts once."""
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
-"""Jobs that materialize assets from the UI: the prefix that Dagster gives their names, and their common name in
-metrics."""
+"""The prefix that Dagster gives the names of jobs that materialize assets from the UI, and the one name that all these
+jobs have in metrics."""
 
 
 def tell_runs(lake: LakeResource, runs: Runs) -> None:
-    """Report to the pipeline's recorder which runs have ended since the last report, and the messages that runs have
+    """Report to the pipeline's recorder which runs have ended since the last report, and how many messages runs have
     landed and tracked."""
     recorder = recorder_of(lake)
     if recorder.is_on:

@@ -38,16 +38,16 @@ AUDIT_EVERY = timedelta(minutes=5)
 twice."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
-"""Counts of late and missed heartbeats begin at least CHECK_EVERY apart, because in a bucket, a count costs at least a
-dozen requests. A tick does at most STEPS_AT_ONCE steps of a count, and the next tick continues. Each step has a bounded
-size."""
+"""Counts of late and missed heartbeats begin at least CHECK_EVERY apart, because each count costs at least a dozen
+requests if the lake is in a bucket. A tick does at most STEPS_AT_ONCE steps of a count, and the next tick continues.
+Each step has a bounded size."""
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "untracked"),
     *("passed_over", "breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
-"""A check is reported again only if its verdict or one of these figures has changed, or if another figure has become
-known or unknown (zero or empty). Row counts are not among these figures: they change whenever messages land."""
+"""A check is reported again only if its verdict or one of these figures has changed, or if another figure has appeared
+or disappeared (zero and empty count as absent). Row counts are not listed, as they change whenever messages land."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class StalenessMemory:
 
 def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.SensorDefinition:
     """Define the sensor that evaluates the checks. With `counts`, it also counts late and missed heartbeats, and finds
-    the stale windows, for which the sensor `tracking` requests runs."""
+    the stale windows. The sensor `tracking` then requests runs for these windows."""
     memory, targets = StalenessMemory(), [key_of(settings, WATERMARK)]
     audits = [check for check in checks.AUDITS if check.is_due(settings)]
     about = "Checks the watermark's age, and both subscriptions for changes."
@@ -132,7 +132,7 @@ def _same_name(instance: dg.DagsterInstance, sensor: str, now: datetime) -> list
         return []
     logger.warning(
         said := f"the sensor {sensor} ticks in the code locations {', '.join(sorted(locations))}: give each pipeline "
-        "another dagster.name, because Dagster treats assets with the same name as one"
+        "its own dagster.name, because Dagster treats assets with the same name as one"
     )
     return [said]
 

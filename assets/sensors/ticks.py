@@ -32,7 +32,7 @@ has just landed."""
 
 LANDS_WITHIN = timedelta(seconds=1)
 """Maximum time that a tracking tick waits for an unfinished landing tick. If `watermark.tick` is short, Dagster's
-daemon may start the landing tick too late to finish first."""
+daemon may start the landing tick so late that it is still running when the tracking tick is due."""
 
 RunAndEvents = tuple[Request, Sequence[dg.AssetMaterialization]]
 AfterDecision = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], RunAndEvents]
@@ -123,8 +123,8 @@ def tracking_sensor(
 
 
 def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace, rests: Event) -> dg.SensorDefinition:
-    """Define the sensor that lands the messages of base. Each tick is due shortly before the next tick of the sensor
-    `tracking`; `tracking` is that sensor's Pace. `rests` is cleared while a tick lands, and set otherwise."""
+    """Define the sensor that lands the messages of base. Each tick is due shortly before the next tracking tick.
+    `tracking` is the Pace of the tracking sensor. `rests` is cleared while a tick lands, and set otherwise."""
     budget = tick_budget(settings, Side.BASE)
 
     @ticking_sensor(
@@ -171,8 +171,8 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
 
 
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Ingested, now: datetime) -> None:
-    """Record what a tick took, for the checks, and what waits, for `status`. Messages that an earlier tick gave back
-    still wait until they are redelivered."""
+    """Record what a tick took (the checks need it), and which messages wait (`status` shows them). Messages that an
+    earlier tick gave back still wait until they are redelivered."""
     last = lake.watch().came
     before = last.get(side, came).waiting
     if not came.waiting.messages and before.until is not None and now < before.until:

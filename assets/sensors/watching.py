@@ -20,8 +20,8 @@ from tidemark.resources.keys import LAKE, keys_of, lake_of
 from tidemark.resources.lake import LakeResource
 
 RECORDER, NOTES, PROBLEMS = "recorder", "notes of ticks", "problems of ticks"
-"""Keys in `Kept` of objects that outlive a tick: the recorder, the notes about failed ticks, and the problems of ticks
-that did not fail."""
+"""Keys in `Kept`, for objects that outlive a tick: the recorder, the notes about failed ticks, and the problems of
+ticks that did not fail."""
 
 WRITERS = ("landing", "tracking")
 """The sensors that claim the lake: their ticks write this pipeline's name to `owner.json`. The other sensors only read
@@ -35,7 +35,7 @@ Tick = Callable[[dg.SensorEvaluationContext, LakeResource], dg.SensorResult | st
 def keep_recorder(
     settings: Settings, kept: Kept, sensors: Iterable[dg.SensorDefinition], jobs: Jobs, clock: Clock
 ) -> None:
-    """Put the recorder of the sensors' ticks and of the runs of `jobs` into `kept`. The recorder does nothing before
+    """Put into `kept` the recorder of the sensors' ticks and of the runs of `jobs`. The recorder does nothing before
     the first tick. Raises ToolMissing if the settings ask for metrics and a library is missing."""
     check_libraries(settings.metrics)
     tick, names = settings.watermark.tick, [unprefixed(settings, job.name) for job in jobs]
@@ -54,11 +54,11 @@ def recorder_of(lake: LakeResource) -> Recorder:
 def ticking_sensor(
     settings: Settings, name: str, *resources: str, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
 ) -> Callable[[Tick], dg.SensorDefinition]:
-    """Return a decorator that turns a function into a sensor. The sensor is on by default, ticks every
-    `watermark.tick`, and has the lake and these further resources.
+    """Return a decorator that turns a function into a sensor. The sensor is on by default, and has the lake and these
+    further resources. Its interval is `watermark.tick`, or `at_least` if that is longer.
 
-    With `waits`, the function itself waits until the tick is due. Otherwise Dagster's daemon starts each tick about
-    `watermark.tick` after the last one, or `at_least` after it if that is longer.
+    With `waits`, the function itself waits until the tick is due. Otherwise, Dagster's daemon starts each tick about
+    one interval after the last one.
 
     Use `context.log` only to write to it: even reading it makes Dagster create a log file that is never deleted.
     """

@@ -23,8 +23,8 @@ Meant = tuple[str | None, int | None, str | None]
 """The intended values of a heartbeat: its stream, its event time in microseconds, and its publisher id."""
 
 STREAMS, BEATS = 12, 12
-"""Numbers of streams, and of heartbeats per stream, that are checked. They are enough for each stream to change its
-schema revision."""
+"""Number of streams in a check, and number of heartbeats per stream. Each stream has enough heartbeats to change to the
+second schema revision."""
 
 PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 """The settings in `[message]` that name the attributes of JSON-shaped messages."""
@@ -32,7 +32,7 @@ PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
 def shape_for(message: MessageSettings, name: ShapeName) -> Shape:
     """Return the message format (shape) with this name. JSON messages have the attributes from which the settings read
-    time and ids. If the settings read one of these values elsewhere, JSON messages have the default attributes."""
+    time and ids. If the settings do not read all these values from attributes, the attributes have default names."""
     if name is not ShapeName.JSON:
         from tidemark.local.demo.shapes.all_shapes import SHAPES  # imports fastavro
 

@@ -72,8 +72,8 @@ BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
 """The source stops this long before a window's end. So the window of the last heartbeats ends soon after the stop."""
 
 PATIENCE = timedelta(minutes=8)
-"""Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed. `run_demo` adds the
-durations in its Scale."""
+"""Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed. `run_demo` extends it
+by the durations in its Scale."""
 
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
@@ -310,8 +310,8 @@ def _play(folder: DemoFolder, watch: LakeWatch, supervisor: Supervisor, scale: S
 
 
 def ignore_variables() -> None:
-    """Remove from the environment the variables that override settings, and print their names. With another lake or
-    topic, the demonstration would run on a real pipeline's data."""
+    """Remove from the environment the variables that override settings, and print their names. They could make the
+    demonstration use the lake or topic of a real pipeline."""
     overriding = (one for one in os.environ if one.upper().startswith(PREFIX) and "__" in one)
     if found := sorted({*overriding, *({"PUBSUB_EMULATOR_HOST"} & os.environ.keys())}):
         print(f"ignored, because the demonstration has its own settings: {', '.join(found)}")

@@ -32,8 +32,8 @@ class Spread:
 class Summary:
     """The demonstration's results. `seconds` is its duration.
 
-    - `ready` is the delay from a window's end until the window is computed, in seconds; None without windows.
-    - `live_ready` is the same delay, only for the windows that ended after live traffic began.
+    - `ready` is the delay from a window's end until the window is computed, in seconds; None if there are no windows.
+    - `live_ready` is the same delay for only those windows that ended after live traffic began.
     - `landed_after` is the number of seconds from the pipeline's start until the backlog had landed.
     - `live` is the range of time during which only live traffic landed.
     """

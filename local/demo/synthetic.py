@@ -69,8 +69,8 @@ def publish(
     with `speed_up`, at that multiple of real time. Publishing ends when all messages are sent, or when `stop()` is
     true. `progress` is called with the values of `Source.sent` and `Source.reached`.
 
-    However the run ends, the truth file is readable and has every confirmed message, but Ctrl-C may lose the last
-    request. If an answer was lost, the request is retried, and its messages may be on the topic twice, with different
+    However the run ends, the truth file is readable and has every confirmed message (after Ctrl-C, the last request may
+    be missing). If an answer was lost, the request is retried. Its messages may then be on the topic twice, under two
     message ids. Raises PermissionMissing, SubscriptionMissing if the topic does not exist, PubSubUnreachable,
     LakeUnwritable if the truth file cannot be written, and InvalidSettings if `end` is not after `start`.
     """

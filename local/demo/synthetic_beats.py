@@ -113,7 +113,7 @@ class SyntheticSource:
 def messages(
     source: SyntheticSource, start: datetime, end: datetime, rows_at_least: int = ROWS_AT_LEAST
 ) -> Iterator[Rows]:
-    """Yield the messages for `[start, end)`, in pieces, in publication order. Broken ones may have other event times.
+    """Yield the messages for `[start, end)` in publication order, in pieces. Broken ones may have times outside it.
 
     The rows do not depend on how they are cut into pieces. A piece ends with a period, once `rows_at_least` rows were
     generated since the last piece. Only one piece is in memory, plus the delayed messages that belong to later pieces.

@@ -96,7 +96,7 @@ class TruthComparison:
     """The result of a comparison.
 
     - `rows` is the number of rows in `heartbeat_diffs`. `landed` is the number in `heartbeats`.
-    - `by_what` contains the number of differences per kind, and `examples` some of the rows that differ.
+    - `by_what` contains the number of differences per kind. `examples` contains some of the rows that differ.
     - `late` is the number of heartbeats whose copies all landed late.
     - `missed` is the number of landed heartbeats without a row in `heartbeat_diffs`.
     - `quarantined` contains the number of messages by reason.

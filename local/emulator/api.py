@@ -42,8 +42,8 @@ BEFORE_THE_DEADLINE_SECONDS = 0.1
 that has gone."""
 
 AFTER_THE_DEADLINE_SECONDS = 1.0
-"""With the fault `answers_the_gone`, a pull waits for this long after its caller's deadline. It then leases messages to
-a caller that has gone."""
+"""With the fault `answers_the_gone`, a pull goes on waiting for this long after its caller's deadline. Messages that it
+gets in this time are leased to a caller that has gone."""
 
 IGNORED_OF_A_TOPIC = frozenset({"message_retention_duration", "message_transforms", "ingestion_data_source_settings"})
 """Settings of a topic that are stored and returned, but have no effect."""

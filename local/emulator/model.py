@@ -119,7 +119,7 @@ class PubSubModel(Catalogue):
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
         """Acknowledge messages, even if their leases have ended. Ids of acknowledged messages are ignored.
 
-        Raises NotFound, and Invalid (acknowledging nothing) if an id is malformed or of another subscription.
+        Raises NotFound. Raises Invalid, and acknowledges nothing, if an id is malformed or of another subscription.
         """
         self._before()
         state = self._state_at(subscription, at)
@@ -206,7 +206,7 @@ class PubSubModel(Catalogue):
         return [snapshot for snapshot, _ in self._snapshots.values()]
 
     def get_snapshot(self, name: str, at: datetime) -> Any:
-        """Return a snapshot. Raises NotFound, even if the snapshot existed but has expired."""
+        """Return a snapshot. Raises NotFound if it does not exist or has expired."""
         self._before()
         return self._snapshot(name, at)[0]
 
@@ -239,7 +239,7 @@ class PubSubModel(Catalogue):
         if isinstance(to, str):
             snapshot, wanted = self._snapshot(to, at)
             if snapshot.topic != state.config.topic:
-                raise Refused(f"snapshot {to} belongs to {snapshot.topic}, but {subscription} to {state.config.topic}")
+                raise Refused(f"snapshot {to} is of {snapshot.topic}, but {subscription} is of {state.config.topic}")
             void = [number for number in state.outstanding.messages if number not in wanted]
         else:
             to_time_us = to_us(to)

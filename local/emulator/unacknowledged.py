@@ -57,7 +57,7 @@ class Unacknowledged:
         self._plan(visible_us, partial(self._show, number))
 
     def restore(self, messages: Mapping[int, Any]) -> None:
-        """Make acknowledged messages unacknowledged again. Unless deliveries are shuffled, these are the next ones."""
+        """Make acknowledged messages unacknowledged again. Unless deliveries are shuffled, they are delivered next."""
         for number, message in sorted(messages.items(), reverse=True):
             if number not in self.messages:
                 self.messages[number] = message

@@ -1,7 +1,7 @@
 """Encodes the answer of a pull as bytes, because copying messages into a protobuf answer takes three times as long.
 
-The layout is that of `google.pubsub.v1.PullResponse`: field 1 of the answer is a received message, whose field 1 is the
-ack id and field 2 the message.
+The layout is that of `google.pubsub.v1.PullResponse`. Field 1 of the answer is a received message. In the received
+message, field 1 is the ack id, and field 2 is the message itself.
 """
 
 from collections.abc import Iterable

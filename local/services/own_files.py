@@ -24,7 +24,7 @@ FIRST_SENTENCE = "Every setting of tidemark."
 """The first sentence of the installed settings file. `with_message` replaces it."""
 
 SECOND_SENTENCE = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
-"""The sentence after FIRST_SENTENCE. `with_values` removes it, because it is untrue if values differ."""
+"""The sentence after FIRST_SENTENCE. `with_values` removes it, because new values make it untrue."""
 
 MOST_PORTS = 100
 """Maximum number of ports in a project of several pipelines."""

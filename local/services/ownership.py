@@ -75,7 +75,7 @@ class Ownership:
 
     def allow(self) -> None:
         """Raise LakeError, such as LakeOwned if another pipeline writes to the lake. In a `tidemark up`, raise
-        AlreadyRunning if another one of this pipeline runs or left services. After success, calls make no requests."""
+        AlreadyRunning if another `tidemark up` of this pipeline runs or left services. After a success, do nothing."""
         with self._lock:
             if not (self._is_allowed or self._is_stated):
                 self._stands(self._notes.found(OWNER.key)[0])
@@ -83,7 +83,7 @@ class Ownership:
 
     def state(self) -> None:
         """Record that this process's pipeline writes to the lake. If a `tidemark up` of the pipeline runs, its record
-        is kept instead. After the first success, calls make no requests. Raises the errors of `allow`."""
+        is kept instead. After a success, do nothing. Raises the errors of `allow`."""
         with self._lock:
             attempts = 0
             while not self._is_stated:
@@ -101,8 +101,8 @@ class Ownership:
                 self._is_allowed = self._is_stated = True
 
     def wait_until_known(self) -> None:
-        """Like `allow`, but while the owner's Life is UNCLEAR, wait for one tick interval of the owner, and look
-        again."""
+        """Call `allow`. If it refuses while the owner's Life is UNCLEAR, wait for one tick interval of the owner, and
+        call it again."""
         while True:
             try:
                 self.allow()
@@ -118,8 +118,8 @@ class Ownership:
                 self._clock.sleep(there.tick.total_seconds())
 
     def end(self) -> None:
-        """Record in `owner.json` that the recorded `tidemark up` has ended. Do nothing if it has another folder, or is
-        another process that may be alive. Raises LakeError."""
+        """Record in `owner.json` that the recorded `tidemark up` has ended. Do nothing if its folder differs from
+        this process's, or if it is a different process that may be alive. Raises LakeError."""
         there, generation = self._notes.found(OWNER.key)
         if there is None or there.ended is not None or not self._folder or there.folder != self._folder:
             return
@@ -133,11 +133,11 @@ class Ownership:
         return there, Life.DEAD if there is None else self._life(there), there is None and generation != 0
 
     def is_other(self, owner: Owner) -> bool:
-        """Return True if the owner is another pipeline."""
+        """Return True if the owner is not this pipeline."""
         return owner.pipeline != self._pipeline
 
     def is_of_another_topic(self, owner: Owner) -> bool:
-        """Return True if the owner has another topic, and the tracking log has entries. Raises LakeError."""
+        """Return True if the owner has a different topic, and the tracking log has entries. Raises LakeError."""
         return owner.pipeline.topic != self._pipeline.topic and self._log.newest().number >= 0
 
     def sentence(self, owner: Owner) -> str:

@@ -64,7 +64,7 @@ class StopAsked(Exception):
 @dataclass(frozen=True, slots=True)
 class Noted:
     """The processes that a supervisor has recorded in its folder: itself (`owner`), and its services in start order.
-    `folder` identifies the folder even if it is renamed, so that a copy of it does not claim the processes."""
+    `folder` identifies the folder, even after a rename. A copy of the folder therefore does not claim the processes."""
 
     owner: ProcessName | None = None
     services: Mapping[str, ProcessName] = field(default_factory=dict)
@@ -142,8 +142,8 @@ class Supervisor:
             self.clock.sleep(POLL_SECONDS)
 
     def holds(self, name: str, port: int) -> bool:
-        """Return True if a started service itself listens at this port, or if that cannot be determined. If another
-        process took the port first, Google's emulator keeps running without a port."""
+        """Return True if a started service itself listens at this port, or if that cannot be determined. The test is
+        needed because Google's emulator keeps running without a port if another process took the port first."""
         try:
             sockets = next(one.process for one in self.running if one.spec.name == name).net_connections()
         except psutil.Error as error:
@@ -342,12 +342,12 @@ def log_end(log: Path, since: int = 0) -> str:
 
 
 def why_ended(log: Path, since: int = 0) -> list[str]:
-    """Return the lines of a log, from the offset `since` on, that say why its service ended; none without a log."""
+    """Return the lines of a log, from the offset `since` on, that say why the service ended, if the log exists."""
     return reasons(_lines(log, since))
 
 
 def reasons(lines: list[str]) -> list[str]:
-    """Return the distinct lines that match REASON, in order of first occurrence: the last REASONS_AT_MOST of them."""
+    """Return the last REASONS_AT_MOST of the distinct lines that match REASON, in order of first occurrence."""
     found = [line.strip()[:LONGEST] for line in lines if REASON.search(line) and not line.startswith("\t")]
     return list(dict.fromkeys(found))[-REASONS_AT_MOST:]
 

@@ -255,7 +255,7 @@ def refuse_taken_ports(settings: Settings) -> None:
 
 def refuse_foreign_servers(settings: Settings) -> None:
     """Raise PubSubError if the server at the emulator's address is not Pub/Sub. Raise SparkUnreachable if the server at
-    Spark's address is not Spark Connect, or requires another token."""
+    Spark's address is not Spark Connect, or requires a different token."""
     refuse_foreign_server(settings.pubsub.emulator_host)
     if not settings.spark.is_classic and not settings.pubsub.attach:
         refuse_other_token(settings.spark.remote or "")

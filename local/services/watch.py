@@ -63,7 +63,7 @@ class Watch:
     def _failing_ticks(
         self, now: datetime, running: Running | None, decided_at: datetime | None, noted: Sequence[FailedTick] = ()
     ) -> Mapping[str, str]:
-        """Return a sentence per sensor whose ticks fail, and one if decisions are missing, keyed by subject."""
+        """Return one sentence per sensor whose ticks fail, plus one if decisions are missing, keyed by subject."""
         due = max(decided_at or self._began, self._began) if now >= self._began + BEGINS_WITHIN else None
         ticks = ticks_now(self._settings, due, running, noted, now)
         said = (("waited" if one.waits else "failed", one) for one in ticks.failing)

@@ -155,8 +155,8 @@ def main() -> None:
 
 
 def when_stopped(handler: Callable[[int, FrameType | None], Any]) -> None:
-    """Call `handler` when this process is asked to end: by Ctrl-C, by SIGTERM, or because its terminal closes. SIGINT
-    is handled even in a background command, for which the shell ignores SIGINT. Under `nohup`, SIGHUP stays ignored."""
+    """Call `handler` when this process is asked to end: by Ctrl-C, by SIGTERM, or because its terminal closes. Handles
+    SIGINT even in a background command, which shells start with SIGINT ignored. Under `nohup`, SIGHUP stays ignored."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)

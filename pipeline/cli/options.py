@@ -51,8 +51,8 @@ NEARLY_A_KEY = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)(-\d\d)")
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """Parse a time with its time zone, and convert it to UTC. If `text` is not such a time, the error message says that
-    it is `otherwise`."""
+    """Parse a time with its time zone, and convert it to UTC. If `text` is not such a time, the error message
+    is "`text` is `otherwise`", followed by an example."""
     if nearly := NEARLY_A_KEY.fullmatch(text):
         hour, offset = nearly.groups()
         raise typer.BadParameter(

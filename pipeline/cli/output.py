@@ -92,8 +92,8 @@ def text_of(value: object) -> str:
 
 
 def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
-    """Print one line of JSON. A data class is an object with its fields, and a window is its key. Durations are in
-    seconds. Times have milliseconds or, with `exact`, microseconds.
+    """Print one line of JSON. A data class becomes an object with its fields, and a window becomes its key. Durations
+    are in seconds. Times have milliseconds or, with `exact`, microseconds.
 
     A number that JSON cannot express becomes a string: `"Infinity"`, `"-Infinity"` or `"NaN"`. Bytes are base64.
     """

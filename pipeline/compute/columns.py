@@ -29,8 +29,8 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DiffPlan:
-    """The settings by which diffs are computed. `fields` are the compared fields. `period` is the heartbeat period,
-    from which the number of missed heartbeats in a gap follows."""
+    """The settings by which diffs are computed. `fields` are the compared fields. `period` is the heartbeat period.
+    It determines the number of missed heartbeats in a gap."""
 
     fields: Mapping[str, FieldKind]
     lookback: timedelta
@@ -51,8 +51,8 @@ def heartbeat_diffs(heartbeats: pl.DataFrame, plan: DiffPlan, start: datetime, e
 
 def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     """Sort by stream, event time, id, publish time, message id, and then the other columns except `late`. Nulls come
-    last: if a message landed before and after a field was added, its row with the field comes first. In the result,
-    `stream_id` is a Polars Enum.
+    last. So if a message landed both before and after a field was added, the row with the field comes first. In the
+    result, `stream_id` is a Polars Enum.
 
     For speed, rows are sorted by one number that combines stream and event time. The other columns are compared only
     between rows with equal numbers.

@@ -122,14 +122,14 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
 def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWindows:
     """Compute windows, and replace them in each of the batch's tables. `windows` must be in order, and may have gaps.
 
-    Guarantee: for each window and table, readers see either all old rows or all new rows. The same input gives the same
-    rows.
+    Guarantee: for each window and table, readers see all old or all new rows. The same input gives the same rows.
 
     Raises:
     - WindowNotClosed if the watermark has not passed the end of every window.
     - ExecutorsUnable if executors cannot run tidemark.
     - WindowExpired if the lake no longer keeps the full input of a window.
-    - InvalidSettings if a table has windows of another length, LakeError, and the errors of `batch.write`.
+    - InvalidSettings if a table's windows have a different length than `windows`.
+    - LakeError, and the errors of `batch.write`.
 
     After an error, earlier commits of the same call stay visible, such as the commit to another table.
     """
@@ -150,8 +150,8 @@ def compute_windows(batch: WindowBatch, windows: Sequence[Window]) -> ReplacedWi
 
 
 def _attempt(batch: WindowBatch, windows: Sequence[Window], *, as_open: bool = False) -> ReplacedWindows:
-    """Compute windows, and replace those that no other run replaces meanwhile. With `as_open`, open tables are not
-    updated first, to save requests: "meanwhile" then begins at their last update."""
+    """Compute windows, and replace those that no other run has replaced since the tables were last refreshed. With
+    `as_open`, tables that are already open are not refreshed first, which saves requests."""
     keys = [window.key for window in windows]
     # Take the fences before listing the input; otherwise an older computation could replace a newer one. Each may open
     # its table, which takes several requests in a bucket.

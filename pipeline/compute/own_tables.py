@@ -125,8 +125,8 @@ class OwnBatch(WindowBatch):
         )
 
     def _copies(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> DataFrame | None:
-        """Find the copies among the heartbeats that these contiguous windows read. Return None if there are no copies.
-        More than COPIES_SENT are written to a file in the run's folder, which no table lists. Raises ExecutorsUnable.
+        """Find the copies among the heartbeats that these contiguous windows read. Return None if there are none. If
+        they exceed COPIES_SENT, write them to a file in the run's folder. No table lists it. Raises ExecutorsUnable.
 
         Each returned row identifies a row of the table `heartbeats` by its file and its row number in that file. If
         `_is_dropped` is true, drop the heartbeat. If it is false, keep the heartbeat and set its `late` to false,
@@ -185,7 +185,7 @@ def _whole(microseconds: Column, length_us: int) -> Column:
 
 def checked_schema(definition: TableDefinition, rows: object, earlier: pa.Schema) -> pa.Schema:
     """Return a schema with the columns of `rows` and of `earlier`, the schema of the run's earlier windows. Raises
-    TableFailed if the lake cannot store such rows, or if a column has another type in `earlier`."""
+    TableFailed if the lake cannot store such rows, or if a column has a different type in `earlier`."""
     if not isinstance(rows, DataFrame):
         returned = f"the table {definition.name} cannot be computed: its function returned a {type(rows).__name__}"
         raise TableFailed(f"{returned}; it must return a Spark DataFrame")

@@ -45,7 +45,7 @@ JOBS = {
     *("int", "str", "float", "bool", "input", "output", "type", *kwlist),
 }
 """Names of jobs and ops, and the names that Dagster reserves. Custom tables may use them only if `dagster.name` is set,
-because the names then have a prefix."""
+because all jobs and ops then have that name as a prefix."""
 
 MOST_WINDOWS_REACHED = 100
 """Maximum number of windows that may read the same heartbeat because of the lookback. Each of them gets its own copy of
@@ -126,9 +126,9 @@ def windowed(
     default, the function's name.
 
     The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has
-    the columns of the table `heartbeats` except `event_hour`, without copies. Three more columns describe the reading
-    window: `window`, `window_start` and `window_end`. With a `lookback`, a heartbeat has a row for each window that
-    reads it. If `event_time >= window_start`, the heartbeat is in the window itself, otherwise in its lookback.
+    the columns of the table `heartbeats` except `event_hour`, without copies. Three more columns describe the window
+    that reads the row: `window`, `window_start` and `window_end`. With a `lookback`, a heartbeat has a row for each
+    window that reads it. If `event_time >= window_start`, the heartbeat is in the window, otherwise in its lookback.
 
     A returned row may depend only on input rows with the same `window`, never on the current time or on another table.
     The rows are then the same however a range of windows is split into runs.
@@ -219,8 +219,8 @@ def file_now(settings: Settings, table: TableDefinition) -> str:
 
 
 def _checked(definition: TableDefinition, settings: Settings, beside: Iterable[str] = ()) -> TableDefinition:
-    """Return the table, or raise InvalidSettings if its name, window length or lookback is invalid. `beside` are the
-    names of further tables."""
+    """Return the table, or raise InvalidSettings if its name, window length or lookback is invalid. The name must
+    not conflict with a table in the settings, or with one in `beside`."""
     windows, taken = settings.windows, TAKEN if settings.dagster.name else TAKEN | JOBS
     name, length = definition.name, definition.window or windows.length
     wrong, others = None, [other for other in (*settings.tables, *beside) if _shares_names(name, other, settings)]
@@ -240,7 +240,7 @@ def _checked(definition: TableDefinition, settings: Settings, beside: Iterable[s
 
 
 def _shares_names(name: str, other: str, settings: Settings) -> bool:
-    """Return True if each of the two tables would have an asset, job or op with the same name."""
+    """Return True if the two tables would share the name of an asset, job or op."""
     first, second = sorted((name, other), key=len)
     shared = {f"{first}_by_name"}
     return second in (shared if settings.dagster.name else shared | {f"compute_{first}", f"compute_{first}_by_name"})

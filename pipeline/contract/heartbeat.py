@@ -301,7 +301,7 @@ class HeartbeatReader:
 
 
 def read_attribute(text: str | None, kind: FieldKind) -> Any:
-    """Convert an attribute's text to a JSON value of this kind. None and text of another kind are returned as is."""
+    """Convert an attribute's text to a JSON value of this kind. Return None, or text that does not fit, unchanged."""
     if text is None:
         return None
     if kind is FieldKind.NUMBER:

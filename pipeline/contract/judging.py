@@ -45,8 +45,8 @@ class Judged:
     """Messages that were judged together, and the verdicts on their rows. There is one row per message or, with
     `elements`, one row per element of its array.
 
-    - `attributes` and `payloads` are those of the rows. A payload is parsed, or an Element of a parsed one's array. It
-      is None if it is rejected, undecided or not read. If none was read, `payloads` may be empty.
+    - `attributes` and `payloads` are those of the rows. A payload is a parsed value or, with `elements`, an Element of
+      its array. It is None if it is rejected, undecided or not read. If none was read, `payloads` may be empty.
     - Each accepted row (a heartbeat) has a stream, and an event time in microseconds since the epoch. The number of
       each row that was not accepted is a key of `rejections` or `undecided`.
     """

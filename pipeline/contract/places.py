@@ -156,8 +156,8 @@ def finder(path: str) -> Callable[[Any], Any]:
 
 @cache
 def flattened(path: str) -> Callable[[Any], Any] | None:
-    """Return a function that finds the array at a plain path that ends with `[]`, such as `readings[]`; None for any
-    other path. In JMESPath, the brackets also flatten nested arrays by one level. The returned function does not do
+    """Return a function that finds the array at a plain path that ends with `[]`, such as `readings[]`. Return None for
+    any other path. In JMESPath, the brackets also flatten nested arrays by one level. The returned function does not do
     that, so the caller must replace each element that is an array with that array's elements."""
     within = path.removesuffix("[]")
     return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
@@ -245,8 +245,8 @@ class Rows:
         return rejected
 
     def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows to count on the tracking subscription: each heartbeat, and only the first of a
-        message's other rows. The quarantine, too, has one row per rejected message."""
+        """Return a mask of the rows to count on the tracking subscription: each heartbeat, and each message's first
+        row that is not a heartbeat. The quarantine, too, has one row per rejected message."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
         counted[rejected[np.unique(self.owners_array()[rejected], return_index=True)[1]]] = True
@@ -277,7 +277,7 @@ def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> It
 
 
 def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> list[Element] | Rejection:
-    """Return the elements of a message, or its rejection if the array at `each` is missing, empty or too large."""
+    """Return the elements of a message, or its rejection if `each` is not an array, is empty or is too large."""
     to_flatten = flattened(each.name)
     found = (to_flatten or finder(each.name))(payload)
     if not isinstance(found, list):

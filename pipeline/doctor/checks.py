@@ -15,7 +15,7 @@ CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "D
 
 NO_PUBSUB = (errors.PubSubUnreachable, errors.SubscriptionMissing)
 NO_LAKE = (errors.BucketMissing, errors.LakeUnreachable, errors.LakeUnwritable)
-"""Errors of Pub/Sub that `check_subscriptions` reports, and errors of the lake that `check_lake` reports. The other
+"""NO_PUBSUB lists errors that `check_subscriptions` reports. NO_LAKE lists errors that `check_lake` reports. The other
 checks do not report them again."""
 
 CHECKS = (

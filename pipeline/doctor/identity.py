@@ -90,7 +90,7 @@ LEASES = Need(LOOK, "read how long a message is leased; without it, one minute i
 LEFT_BEHIND = on_project("pubsub.snapshots.list", "find snapshots that a crash during a reading left behind")
 READING = (*SNAPSHOTS, METRICS, SCHEMA, *OBJECTS)
 PULLING = (LEASES, *READING)
-"""READING has the needs of parts that read backlogs and write the lake, PULLING those of parts that also pull."""
+"""READING lists the needs of a component that reads backlogs and writes to the lake. PULLING adds those of pulling."""
 
 NEEDS: dict[Component, tuple[Need, ...]] = {
     Component.TRACKER: (

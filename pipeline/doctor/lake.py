@@ -1,5 +1,5 @@
-"""Checks the lake: its folder or bucket, its owner, its version, its tables, and the running pipeline that writes it.
-Also checks Dagster's storage."""
+"""Checks the lake: its folder or bucket, its owner, its version, its tables, and the running pipeline that writes to
+it. Also checks Dagster's storage."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def configured(name: str, bucket: Mapping[str, Any], lake: str = "") -> Iterator
     if soft := int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
         yield warning(
             f"gs://{name} keeps and bills deleted objects for {rough(timedelta(seconds=soft))} (soft delete), "
-            f"including files that compaction replaces: run `{update} --clear-soft-delete`, unless you want this"
+            f"including files that compaction replaces: run `{update} --clear-soft-delete`, unless you need them"
         )
     access = bucket.get("iamConfiguration", {})
     if access.get("publicAccessPrevention") != "enforced":
@@ -160,13 +160,13 @@ def check_owner(setup: Setup) -> Iterator[Statement]:
     if is_damaged:
         yield warning(f"{NAME} is damaged, so the lake's owner is unknown; the owner rewrites it at its next start")
     elif there is None:
-        yield ok("no pipeline has written the lake yet")
+        yield ok("no pipeline has written to the lake yet")
     elif not ownership.is_other(there):
         yield ok(f"this pipeline owns the lake: {ownership.sentence(there)}")
     elif life is Life.DEAD and not ownership.is_of_another_topic(there):
         yield warning(
-            f"another pipeline wrote the lake, and has ended: {ownership.sentence(there)}. The next start of this "
-            "pipeline takes over the lake; to prevent this, set lake.uri to another lake"
+            f"another pipeline wrote to the lake, and has ended: {ownership.sentence(there)}. The next start of this "
+            "pipeline takes over the lake; to prevent this, set lake.uri to a different lake"
         )
     else:
         yield broken(ownership.refusal(there))
@@ -224,8 +224,8 @@ def check_tables(setup: Setup) -> Iterator[Statement]:
 
 
 MANY_WINDOWS = 200_000
-"""Number of windows in a table from which on a check warns that the table is slow. With 100,000 windows, opening a
-table takes 0.3 s of processor time, and a commit 0.6 s. Both grow with the number of windows. With 500,000 windows, a
+"""A check warns that a table is slow if the table has at least this many windows. With 100,000 windows, opening a table
+takes 0.3 s of processor time, and a commit takes 0.6 s. Both grow with the number of windows. With 500,000 windows, a
 process needs a gigabyte of memory."""
 
 
@@ -251,8 +251,8 @@ def check_windowed_tables(setup: Setup) -> Iterator[Statement]:
         count = 0 if current is None else len(current.partitions())
         if count >= MANY_WINDOWS:
             yield warning(
-                f"{table.uri} has {count:,} windows, each with a file that every run lists: runs take seconds longer, "
-                "and more memory. Keep fewer (housekeeping.windows), or use a longer windows.length in a new lake"
+                f"{table.uri} has {count:,} windows, each with a file that every run lists: runs take seconds longer "
+                "and need more memory. Keep fewer (housekeeping.windows), or use a longer windows.length in a new lake"
             )
 
 
@@ -309,8 +309,8 @@ def judged(state: dict[str, list[str | None]]) -> Iterator[Statement]:
     old = [name for name, (there, expected) in state.items() if there != expected]
     if old:
         yield broken(
-            f"the tables of Dagster's storage are of another version ({', '.join(old)}): stop Dagster, copy the "
-            "storage, and run `dagster instance migrate` with Dagster's DAGSTER_HOME and environment"
+            f"the tables of Dagster's storage do not have the installed Dagster's version ({', '.join(old)}): stop "
+            "Dagster, copy the storage, and run `dagster instance migrate` with Dagster's DAGSTER_HOME and environment"
         )
     else:
         yield ok("Dagster's storage answers, and its tables have the version of the installed Dagster")

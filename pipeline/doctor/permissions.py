@@ -28,8 +28,8 @@ NOT_FATAL = {
     "pubsub.subscriptions.delete": "`tidemark try --sample` leaves its subscription behind for a day",
     "pubsub.subscriptions.get": "changes to a subscription go unnoticed",
 }
-"""Permissions that the pipeline can do without, each with the consequence. `pubsub.reading = "monitoring"` requires
-READ_METRICS."""
+"""Permissions that the pipeline can do without, each with the effect of lacking it. `pubsub.reading = "monitoring"`
+requires READ_METRICS."""
 
 
 def check_pubsub_permissions(setup: Setup) -> Iterator[Statement]:

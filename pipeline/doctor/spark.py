@@ -90,7 +90,7 @@ def check_spark(setup: Setup) -> Iterator[Statement]:
             raise
         yield warning(
             f"the executors were not checked, because the server at {named} requires its token: set ${TOKEN} to it. "
-            "`tidemark up` discloses no token that it generates; to choose one, set the variable before `tidemark up`"
+            "`tidemark up` reveals no token that it generates; to choose one, set the variable before `tidemark up`"
         )
 
 

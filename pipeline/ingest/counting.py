@@ -37,8 +37,8 @@ class RememberedCopies:
     to recognize copies.
 
     Guarantee: `are_copies` is true only if the log has the same message with an earlier or equal publish time. Only the
-    newest `at_most` messages that are not older than `within` are remembered. The next copy of a forgotten message
-    counts as a first message, which at worst holds the watermark back longer.
+    newest `at_most` messages are remembered, and none that is more than `within` older than the newest. The next copy
+    of a forgotten message counts as a first message, which at worst holds the watermark back longer.
 
     A message is identified by a 64-bit hash of its key, salted per process. With a million messages remembered, the
     probability that a message is mistaken for a copy is below 1 in 10 trillion. Such a message may be late.
@@ -93,9 +93,9 @@ class RememberedCopies:
 
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
-    """Return one hash per message, over its values in `columns`: stream, id, event time and payload and, with a schema
-    or an envelope, the attributes in READ_BY. Reason for the payload and these attributes: base may accept a message,
-    and reject another that differs only in them."""
+    """Return one hash per message, over its values in `columns`: stream, id, event time and payload. With a schema or
+    an envelope, `columns` also has the attributes in READ_BY. Reason for the payload and these attributes: base may
+    accept one message, and reject a second one that differs only in them."""
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
 
 

@@ -39,8 +39,8 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Sums):
-    """The number of messages that cannot be judged yet, and the reason for one of them. All have been redelivered by
-    `until`, which is None if there are none."""
+    """The number of messages that cannot be judged yet, and the reason for one of them. All will have been
+    redelivered by `until`, which is None if there are none."""
 
     messages: int = 0
     why: str = field(default="", metadata=EITHER)
@@ -68,7 +68,7 @@ class Ingested(Sums):
 
     For base only:
     - `late` is the number of heartbeats below the current watermark, including copies.
-    - `of_another_kind` is the number of values, by field, that land as null because they do not have the configured
+    - `of_another_kind` counts, for each field, the values that land as null because they do not have the configured
       type.
     """
 

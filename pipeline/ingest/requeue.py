@@ -2,7 +2,7 @@
 
 The steps for each message that passes are: search `heartbeats` for it, append it there if it is absent, and record its
 id in the lake. The guarantee of `Requeuer` follows from this order. A later requeue skips recorded messages. If a
-message is now rejected for another reason, the new reason is recorded too.
+message is now rejected for a different reason, the new reason is recorded too.
 """
 
 from collections.abc import Callable

@@ -65,7 +65,7 @@ TAKEN = pa.schema({"reader": pa.int64(), "piece": pa.binary()})
 AS_JSON = TypeAdapter(Taken)
 
 KEPT = Kept(at_most=2)
-"""The readers that a Spark worker process keeps open, one per settings and schema file. All runs share them."""
+"""The readers that a Spark worker process keeps open: one per pair of settings and schema file. All runs share them."""
 
 ROUNDS_TOLD = 3
 """In each round, the driver tells the readers which messages of the last ROUNDS_TOLD settled rounds are in the log. The
@@ -73,8 +73,8 @@ readers then recognize copies of these messages. One round is not enough, becaus
 a round."""
 
 NEW = timedelta(minutes=1)
-"""Maximum age of a reading that a run uses. The newest decision may have this age too, or three ticks if that is more.
-If the decision is older, no sensor is ticking, and the run reads the backlogs itself."""
+"""Maximum age of a reading that a run uses. The newest decision may be this old too, or three ticks old if that is
+longer. If the decision is older, no sensor is ticking, and the run reads the backlogs itself."""
 
 SLOW = 1.5
 """A round is reported as slow if it takes this many times its planned duration. The first round is never reported,
@@ -378,7 +378,7 @@ class Rounds:
 def sides_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> list[Side]:
     """Return the subscription that each of the readers reads in round `number`. These readers read tracking:
 
-    - All readers, while the newest decision shows that tracking has a backlog and is less than the band ahead of base.
+    - All readers, while the newest decision shows that tracking has a backlog and leads base by less than the band.
       Reason: without this lead, the watermark does not move.
     - Otherwise a quarter of the readers (see A_TRACKER_IN), but at least one. If there is only one reader, it reads
       tracking every other round.

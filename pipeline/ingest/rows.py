@@ -34,8 +34,8 @@ PLAIN: Mapping[FieldKind, frozenset[type]] = {
 class JudgedRows:
     """Judged messages as rows of `heartbeats` and `quarantine`.
 
-    - `rows_of_another_kind` has, by field, the positions of heartbeats whose value does not have the configured type.
-      This value becomes null.
+    - `rows_of_another_kind` maps a field to the positions of the heartbeats whose value does not have the configured
+      type. Such a value becomes null.
     - Two groups of messages have no row: those in `undecided`, keyed by position, and those at the positions `left`,
       which are left for later.
     """
@@ -136,8 +136,8 @@ def _elements(judged: Judged, elements: Rows, rows: Any) -> dict[str, pa.Array]:
 
 
 def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
-    """Convert the values of a compared field to the configured type, or to null. Also return the positions of values of
-    another type."""
+    """Convert the values of a compared field to the configured type. Values that do not have this type become null.
+    Also return the positions of these values."""
     plain = PLAIN[kind]
     if plain.issuperset(map(type, values)):
         return values, []
@@ -148,8 +148,8 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[in
 def _field(
     judged: Judged, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
-    """Like `field_column`, for a field of the contract. `known` contains the payload of each row in `rows`. If messages
-    hold several heartbeats, `known` contains the element of each row instead."""
+    """Convert the values of a field of the contract, as `field_column` does. `known` contains the payload of each row
+    in `rows`. If messages hold several heartbeats, `known` contains the element of each row instead."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
         texts = judged.attributes.column(place.name).take(pa.array(rows)).to_pylist()
@@ -160,8 +160,8 @@ def _field(
 
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
-    """Like `field_column`, for a value of the whole payload. The value is read once per message, and repeated for each
-    element. Text of more than LONGEST_ID characters becomes null, because a message may have many elements."""
+    """Convert the value at a place in the whole payload, as `field_column` does. Read it once per message, and repeat
+    it per element. Text of more than LONGEST_ID characters becomes null, because a message may have many elements."""
     read: dict[int, tuple[Any, bool]] = {}
     for element in elements:
         if id(element.whole) not in read:

@@ -116,7 +116,7 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _of_file(path: Path, content: bytes, reading: SampleReading) -> Iterator[Sample]:
-    """Yield the messages of a file: one payload, one or more messages, payloads or messages by line, or records."""
+    """Yield the messages of a file. A file has one payload, messages, lines of payloads or messages, or records."""
     whole, numbered = _parsed(content), enumerate(content.split(b"\n"), 1)
     lines = {f"{path.name}:{number}": line for number, line in numbered if line.strip()}
     has_lines = reading.encoding is Encoding.JSON and len(lines) > 1
@@ -155,8 +155,8 @@ def _parsed(content: bytes) -> Any:
 
 
 def _messages_in(value: Any) -> list[dict[str, Any]] | None:
-    """Return the messages in a JSON value as Google's API and tools print it; None for a value of any other form. The
-    list is empty for the answer to a pull that found no messages."""
+    """Return the messages in a JSON value that Google's API or tools printed; None if the value has a different form.
+    The list is empty if the value is the response to a pull that found no messages."""
     if isinstance(value, dict) and value.keys() == {"receivedMessages"}:
         value = value["receivedMessages"]
     found = [_message_in(one) for one in (value if isinstance(value, list) else [value])]

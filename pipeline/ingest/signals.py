@@ -27,8 +27,8 @@ sends the message."""
 
 
 class SignalTopic(WatermarkObject):
-    """Publishes the watermark as a message to a topic, and then records the message in the lake, in its own object
-    instead of `watermark.json`.
+    """Publishes the watermark as a message to a topic, and then records the message in the lake. The record is a
+    separate object, not `watermark.json`.
 
     Guarantee: the messages together cover every window, even with crashes or several trackers. Each message begins at
     the watermark where an earlier one ended. A message may be sent twice, and two messages may overlap.

@@ -33,7 +33,7 @@ from tidemark.pipeline.watermark.usage import Usage
 logger = logging.getLogger(__name__)
 
 SMALL_SHARE = 0.05
-"""A batch is small if it has less than this fraction of a full batch. The backlog may then be nearly gone."""
+"""A batch is small if it has less than this fraction of a full batch's messages. The backlog may be nearly gone."""
 
 SMALL_BATCHES = 3
 """Number of consecutive small batches after which a tick ends, even if there is a backlog. Another consumer may have
@@ -58,21 +58,21 @@ FILE_BYTES = 64 << 20
 much while it writes."""
 
 HOURS_AT_ONCE = 1000
-"""Maximum number of different event hours in one take of a reader, because the reader writes a file for each hour. Half
-of them are the hours of the messages published first; the others are the newest hours. Messages of other hours are
-given back. Only a message with several heartbeats may exceed this limit, once per take, by at most MOST_HOURS."""
+"""Maximum number of different event hours in one take of a reader, which writes a file for each hour. Half of them are
+the hours of the messages published first, and half are the newest hours. Messages of other hours are given back. Only a
+message with several heartbeats may exceed this limit, once per take, by at most MOST_HOURS."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
 
 Between these limits, the delay equals the time that the message has waited already, so redeliveries become less and
-less frequent. While the message may still wait for its schema, the delay ends with that wait (or after SOONEST).
+less frequent. While a message may still wait for its schema, the delay is at most the rest of that wait.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits for pulling, which ends when the first of them is reached. `batch_messages` is the number of messages in a
+    """Limits for pulling. Pulling ends when the first limit is reached. `batch_messages` is the number of messages in a
     full batch."""
 
     max_messages: int
@@ -92,8 +92,8 @@ class Files(Protocol):
 class Landing:
     """Judges messages of base, and keeps them in files.
 
-    A heartbeat is late if it is below the `watermark` at the time of its batch. If the schema of a message does not
-    exist, the message stays undecided for `patience` after its publish time. At most `most_hours` event hours are kept.
+    A heartbeat is late if its event time is below the `watermark` when its batch is judged. If a message's schema does
+    not exist, the message stays undecided for `patience` after its publish time. Keeps up to `most_hours` event hours.
     """
 
     heartbeats: Files
@@ -255,9 +255,9 @@ def seconds_of(waited: timedelta, patience: timedelta) -> int:
 @dataclass
 class Batches:
     """Pulls batches from a subscription. A batch is small if it has less than SMALL_SHARE of the messages of a full
-    one. Pulling ends when the budget is spent and, unless `until_spent`, in these cases:
+    one. Pulling ends when the budget is spent. Unless `until_spent` is true, it also ends in these cases:
 
-    - A reading of `backlog` after a batch that is not full fails, or shows that the backlog is gone. An empty pull does
+    - A batch is not full, and then a reading of `backlog` fails or shows that the backlog is gone. An empty pull does
       not prove that the backlog is gone.
     - With `backlog`, SMALL_BATCHES batches in a row were small.
     - A batch is small, and the backlog is not read: there is no `backlog`, its reading is postponed, or `waits` is
@@ -303,8 +303,8 @@ class Batches:
 
     def looks_gone(self, began: datetime, is_small: bool) -> bool:
         """Return whether the backlog seems to be gone after a batch that began at `began`. A reading decides this.
-        If no reading is made, the backlog counts as gone if the batch is small. If the reading fails, it counts as
-        gone, and the next tick continues."""
+        If no reading is made, the backlog counts as gone if the batch is small. If the reading fails, the backlog
+        counts as gone, and the next tick continues."""
         if self.backlog is None or self.waits:
             return is_small
         try:

@@ -76,9 +76,9 @@ def land(
     Guarantee: each message acknowledged on base is in `heartbeats` or `quarantine`, also after an error. Several
     readers may run at the same time. Raises PubSubError or LakeError.
 
-    `tables` are the writers of these two tables. With `backlog`, the tick pulls until a reading shows that base has no
-    backlog; without it, until a batch is small. `spending` is updated with the usage and the oldest publish time of the
-    tick.
+    `tables` are the writers of `heartbeats` and `quarantine`. With `backlog`, the tick pulls until a reading shows that
+    base has no backlog; without it, until a batch is small. `spending` is updated with the usage and the oldest publish
+    time of the tick.
     """
     watermarks = [log.newest().watermark]  # before anything is pulled: with a damaged log nothing could be judged
     settling = Settling(log, clock, {Side.BASE: subscription}, tables)
@@ -118,7 +118,7 @@ def track(
     - `spending` is updated from the log and the tick, and the decision records the usage.
     - `signals` publish the decision at the end. If one fails, `problems` says so.
     - `reader.judged_by` identifies the contract. The first tick of a process records it in the log, which then refuses
-      messages that were judged by another contract.
+      messages that were judged by a different contract.
     """
     state = begin_where_new(log, tracking_backlog, clock)
     log.judge_by(reader.judged_by)
@@ -194,8 +194,8 @@ def _clock_problem(*readings: Reading | None) -> str | None:
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
-    """Return a reading of a backlog, or a sentence about why none is possible now. Return neither if none is due.
-    Raises PubSubError for problems that a retry does not fix, such as a missing permission."""
+    """Return a reading of a backlog, or a sentence that says why no reading is possible now. If no reading is due,
+    return neither. Raises PubSubError for problems that a retry does not fix, such as a missing permission."""
     try:
         return backlog.read(), None
     except ReadingPostponed as error:

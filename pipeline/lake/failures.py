@@ -68,8 +68,8 @@ class FailedTick:
         return self.reason.partition(":")[0]
 
     def after(self, earlier: "FailedTick | None", more: int = 1) -> "FailedTick":
-        """Return this record merged with the sensor's `earlier` one: with the older `since`, and with this record's
-        `failures` or those of `earlier` plus `more`, whichever is larger. Ignores an `earlier` with another `waits`."""
+        """Return this record merged with the sensor's `earlier` one: it has the older `since`, and the larger of
+        `failures` and `earlier.failures + more`. Ignores an `earlier` record with a different `waits`."""
         if earlier is None or earlier.waits != self.waits:
             return self
         failures = max(self.failures, earlier.failures + more)
@@ -97,8 +97,8 @@ TICKS = JsonKind("failed_ticks/", holds=FailedTick)
 
 
 class FailedRuns:
-    """The newest records of failed runs of the custom table `table`. If `table` is None, the newest records of failed
-    runs that compute no custom table."""
+    """The newest records of failed runs: the runs of the custom table `table` or, if `table` is None, all runs except
+    those of custom tables."""
 
     def __init__(self, objects: ObjectStore, table: str | None = None) -> None:
         self._notes = Notes(objects, RUNS if table is None else replace(RUNS, prefix=f"{OF_TABLES}{table}/"))

@@ -17,8 +17,8 @@ from tidemark.pipeline.lake.store.objects import ObjectStore
 
 FOLDER = "landings/"
 FENCES_KEPT = 2
-"""Number of fences to keep, counted from the newest. With two, a listing finds at least one, even while a new fence is
-being written and an old one deleted."""
+"""Number of the newest fences to keep. With two, a listing finds at least one, even while a new fence is being written
+and an old one deleted."""
 
 NUMBERED = re.compile(r"\d{9}")
 
@@ -36,7 +36,7 @@ class NamedLanding:
 
 
 MANIFEST = JsonKind(FOLDER, "restore a backup: the landing's messages are already acknowledged", holds=NamedLanding)
-"""Stores the manifests of landings, by the landing's name."""
+"""Stores the manifests of landings. The key is the landing's name."""
 
 PIECE = ParquetKind("", "restore a backup: the messages in this object are already acknowledged", suffix="")
 """Stores a part of a landing's heartbeats, with the columns of the `heartbeats` table except the partition column.

@@ -143,7 +143,7 @@ class Lake:
 
     def failed_runs(self, own_table: str | None = None) -> FailedRuns:
         """Return the records of failed runs of the custom table `own_table`. Without a name, return those of the runs
-        that compute heartbeat_diffs or read the subscriptions."""
+        that compute `heartbeat_diffs` or read the subscriptions."""
         return FailedRuns(self.objects(), own_table)
 
     def own_tables_with_failed_runs(self) -> list[str]:

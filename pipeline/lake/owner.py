@@ -86,7 +86,7 @@ ACCEPTED = JsonKind("schemas/", "restore a backup, or delete this object", key="
 class AcceptedSchemas:
     """The Pub/Sub schemas that messages may have: those in the settings (`of_settings`) and, if the lake has accepted a
     schema, that one. If the settings name none, the lake accepts the first schema that a message names and that exists
-    in Pub/Sub. The lake never accepts a second one, so an instance reads the accepted name once, and after `accept`."""
+    in Pub/Sub. The lake never accepts a second one, so an instance reads it only on first use and after `accept`."""
 
     def __init__(self, objects: ObjectStore, of_settings: Iterable[str] = ()) -> None:
         self._notes = Notes(objects, ACCEPTED)

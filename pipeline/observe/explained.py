@@ -44,9 +44,9 @@ Facts = dict[str, Any]
 
 
 def read_decided(log: TrackingLog, at: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """Return the decision that was in force at `at`, or the newest one if `at` is None, after the number of its log
-    entry. Return None if there is no decision yet. Raises LakeError if the log cannot be read, or if the first decision
-    was made after `at`."""
+    """Return the number and the decision of a log entry: the decision in force at `at` or, if `at` is None, the newest
+    one. Return None if there is no decision yet. Raises LakeError if the log cannot be read, or if the first
+    decision was made after `at`."""
     if at is None:
         return decision_in_force(log)
     # Times are printed to the millisecond, so a copied time must find a decision anywhere within its millisecond.
@@ -178,8 +178,8 @@ SHADES = 5
 
 def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]:
     """Return the histogram's cells, merged into at most MOST_CELLS, and the times that the chart draws as lines, such
-    as the readings of both subscriptions. A cell is a tuple of publish time and event time, both in seconds since the
-    epoch, and count."""
+    as the readings of both subscriptions. A cell is a tuple of publish time, event time and count. The times are in
+    seconds since the epoch."""
     decision, policy = decided.decision, decided.policy
     timed = histogram.event_bucket > COPY
     columns = histogram.publish_bucket[timed], histogram.event_bucket[timed], histogram.count[timed]
@@ -205,8 +205,8 @@ def plane_facts(histogram: Histogram, decided: DecisionRecord) -> dict[str, Any]
 
 
 def in_order(decisions: Iterable[Decision]) -> list[Decision]:
-    """Return the decisions of a log in order of time. If the clock was set back, leave out each decision that is not
-    earlier than a decision written after it."""
+    """Return the decisions of a log in order of time. Leave out a decision if a later one in the log has the same
+    time or an earlier time, because the clock was set back."""
     found = list[Decision]()
     for one in decisions:
         while found and found[-1].at >= one.at:
@@ -219,7 +219,7 @@ def history_facts(decisions: Sequence[Decision], tick: timedelta, now: datetime)
     """Return the lag over time, as at most MOST_POINTS points, and the newest MOST_HOLDS holds, newest first.
 
     A hold is a period of at least HOLD_TICKS ticks without a change of the watermark, or without a decision. Its text
-    is the sentence of its last decision, or says that there was none. A hold is cut at the first of `decisions`.
+    is the sentence of its last decision, or says that there was none. No hold begins before the first of `decisions`.
     """
     every = in_order(decisions)
     known = [one for one in every if now - one.at <= HOURS] or every[-1:]

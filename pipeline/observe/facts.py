@@ -203,8 +203,8 @@ def window_facts(
 def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
     """Return the facts from the tracking log and about failing ticks, by group.
 
-    - `reading_violations` counts messages that contradict a reading, since the lake began: tracking received them after
-      a reading of its backlog had ruled out their publish time.
+    - `reading_violations` counts, since the lake began, the messages that contradict a reading: tracking received them
+      after a reading of its backlog had ruled out their publish time.
     - Facts whose names end in `_last_day` are exact, except the bytes of snapshots, which are estimated.
     - `tracked_bytes` and `landed_bytes` are the sizes of the pulled messages, including messages pulled on Spark.
     """
@@ -320,8 +320,8 @@ def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:
 
 
 def passed_over_facts(state: WatermarkState, lake: Lake, now: datetime) -> Facts:
-    """Count the rows published in the last hour for which the watermark does not wait, because they lag more than the
-    newest decision's `max_lag`: in all, and per stream. Empty if there is no `max_lag`."""
+    """Count the rows published in the last hour that lag more than the newest decision's `max_lag`, in all and per
+    stream. The watermark does not wait for such rows. Empty if there is no `max_lag`."""
     if state.record is None or (max_lag := state.record.policy.max_lag) is None:
         return {}
     found = read_passed_over(lake.heartbeats(), max_lag, now - RECENT, now)

@@ -304,8 +304,8 @@ def verdict_of(
 
 
 def after_end(seconds: float | None, state: str) -> str:
-    """Format the `seconds` after a window's end: until it was computed or, if it is not computed, until now. Before the
-    end, they are negative."""
+    """Format the time from a window's end until it was computed or, if it is not computed, until now. `seconds` is this
+    time, negative before the window's end."""
     if seconds is None or state == "empty":
         return ""
     said = rough(timedelta(seconds=abs(seconds)))

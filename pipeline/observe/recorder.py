@@ -31,8 +31,8 @@ OPEN_AGAIN_AFTER = timedelta(minutes=1)
 """Pause between two attempts to serve metrics and the page, if the port is taken or a library is missing."""
 
 GRACE = timedelta(seconds=60)
-"""Additional time for which a sensor may report nothing during a tick, or just after its process has started. A tick
-may take a minute."""
+"""Additional time for which a sensor may report nothing: during a tick, which may take a minute, or just after the
+sensor's process has started."""
 
 NO_TICKS = SensorTicks()
 
@@ -71,7 +71,7 @@ class Recorder:
     `jobs` are the names of its jobs.
 
     Guarantee: no report raises an error, and a process forked from this one records nothing. Thread-safe, because each
-    value has one writer. Without metrics, health check and page in the settings, it opens no outlet.
+    value has one writer. Opens no outlet if metrics, health and the page are off.
     """
 
     def __init__(self, settings: Settings, every: Mapping[str, timedelta], jobs: Sequence[str], clock: Clock) -> None:

@@ -14,8 +14,8 @@ has the same name."""
 
 READS = "tidemark/reads"
 """The tag of an ingest run that has finished its first round of reading. While such a run is at work, the sensors'
-ticks need not pull. The tag's value is the run's id. A retry inherits the tag but has another id, so a retry can be
-recognized."""
+ticks need not pull. The tag's value is the run's id. A retry inherits the tag but has a different id, so an
+inherited tag can be recognized."""
 
 STAYS = "tidemark/stays"
 """The tag of an ingest run that keeps running after it has caught up, because ticks fell behind soon after the previous

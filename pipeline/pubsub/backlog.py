@@ -46,8 +46,8 @@ REFUSED_WITHIN = timedelta(hours=1)
 older than `LIFETIME - REFUSED_WITHIN`."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""A time that is more than this before the request is the publish time of a message. A later time may be the creation
-time of an empty snapshot."""
+"""If the oldest time in an answer is earlier than the reading's `observed_at` by more than this, it is the publish time
+of a message. A later time may be the creation time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}

@@ -27,8 +27,8 @@ MAY_NOT_ACT = "Unable to acquire impersonated credentials"
 because the gRPC error that contains it looks transient."""
 
 REVOKED = "invalid_grant"
-"""Text in the answer of Google's token server if a login expired or was revoked. tidemark searches for it, because the
-gRPC error that contains it looks transient."""
+"""Text with which Google's token server reports an expired or revoked login. tidemark searches for it, because the gRPC
+error that contains it looks transient."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """OAuth scope of every token. The account's roles determine what a token permits."""
@@ -49,7 +49,7 @@ DIRECT = (
     *(("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)),
     ("grpc.enable_http_proxy", 0),
 )
-"""Options of a channel to an emulator: messages of any size, and never through the proxy that `$http_proxy` names."""
+"""Options of a channel to an emulator: no limit on message sizes, and no proxy, even if `$http_proxy` names one."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
 """Timeout of any call except a pull, including retries. Reason: a tick has 60 s for all its calls."""

@@ -11,9 +11,9 @@ from tidemark.pipeline.figures import HOW, Sums
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""Ack deadline of the subscriptions that tidemark creates. For this time, a pulled message is leased: Pub/Sub does not
-deliver it again. A third of this time is enough to pull a batch. The deadline is also short enough that the messages of
-a killed process are redelivered soon."""
+"""Ack deadline of the subscriptions that tidemark creates. A pulled message is leased for this time: Pub/Sub does not
+redeliver it. A third of this time is enough to pull a batch. The deadline is also short enough that the messages of a
+killed process are redelivered soon."""
 
 IDS_PER_CALL = 1000
 """Maximum number of ack ids per request, as in Google's clients. Reason: the service refuses a request of more than

@@ -110,7 +110,7 @@ def table_of(messages: Iterable[Any]) -> pa.Table:
 class Pulls:
     """The pulls in flight of one subscription, and the received messages that wait for `take`.
 
-    When a pull returns messages and more are wanted, its callback sends the next pull, in a thread of gRPC. In addition
+    When a pull returns messages and more are wanted, its callback sends the next pull, in a gRPC thread. In addition
     to the wanted messages, up to one answer per pull in flight may be waiting. `take` extends the leases of messages
     that have waited long. It drops messages whose leases have nearly ended, and Pub/Sub redelivers them.
 
@@ -189,7 +189,7 @@ class Pulls:
         return received, size
 
     def pause(self) -> None:
-        """Stop sending pulls at the end of a batch. Pulls in flight continue. Without `keeps`, their messages and
+        """Stop sending pulls, because a batch has ended. Pulls in flight continue. Without `keeps`, their messages and
         all messages that were not taken are given back."""
         self._failed = None
         with self._lock:
@@ -290,7 +290,7 @@ class Pulls:
         call.add_done_callback(partial(self._done, asks))
 
     def _done(self, asks: int, call: Any) -> None:
-        """Handle the answer to a pull, in a thread of gRPC. Sends the next pull, so that it need not wait until the
+        """Handle the answer to a pull, in a gRPC thread. Sends the next pull, so that it need not wait until the
         messages are taken."""
         size = 0
         try:

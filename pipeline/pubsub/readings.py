@@ -1,4 +1,4 @@
-"""Gives a process access to both subscriptions: to pull messages, read the backlogs, and count the requests made."""
+"""Lets a process pull messages from both subscriptions, read their backlogs, and count its requests."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,11 +19,11 @@ from tidemark.pipeline.watermark.usage import Usage
 
 
 class Subscriptions:
-    """Access to the base and tracking subscriptions: pulls messages, and reads backlogs. Objects that must outlive a
+    """Pulls messages from the base and tracking subscriptions, and reads their backlogs. Objects that must outlive a
     tick, such as clients, are stored in `kept`. Several instances may share `kept`.
 
     Reading a backlog neither pulls nor acknowledges. With `pubsub.attach`, base's backlog is read only from Cloud
-    Monitoring. Exceptions: `reading = "snapshot"` is set, or the server is an emulator, which has no metrics.
+    Monitoring, unless `reading = "snapshot"` is set or the server is an emulator, which has no metrics.
     """
 
     def __init__(self, settings: Settings, kept: Kept, clock: Clock) -> None:
@@ -70,9 +70,9 @@ class Subscriptions:
         return replace(found, dangers=(*found.dangers, *self.taken_away()))
 
     def taken_away(self) -> Iterator[str]:
-        """If another application reads base, yield a sentence for each kind of message that left base unread: messages
-        skipped by a recent seek, and messages moved by a dead-letter policy. Yields nothing if tidemark does not use
-        Cloud Monitoring or cannot read it."""
+        """If another application reads base, yield a sentence for each kind of message that left base without being
+        read: messages skipped by a recent seek, and messages moved by a dead-letter policy. Yields nothing if tidemark
+        does not use Cloud Monitoring or cannot read it."""
         path = self._pubsub.read_by_others
         if path is None or self._pubsub.monitoring is None or self._pubsub.reading == "snapshot":
             return

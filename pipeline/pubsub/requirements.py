@@ -193,7 +193,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
 
 def dangers(role: str, found: Any, *, attach: bool = False) -> Iterator[str]:
     """Yield a sentence for each option that will lose messages later, although the watermark is right at present. With
-    `attach`, also report options that remove unread messages from base, and a base that cannot deliver."""
+    `attach`, also yield one for each option that removes unread messages from base, and one if base cannot deliver."""
     if attach and role == "base":
         yield from _unread(found)
     expiry = found.expiration_policy.ttl if "expiration_policy" in found else DEFAULT_EXPIRY
@@ -304,8 +304,8 @@ EXPORTS: Mapping[str, str] = {
     "bigtable_config": "the Bigtable table {0.table}: a message is acknowledged once its row is committed, so the "
     "table has every event below the watermark",
 }
-"""Maps each option by which Pub/Sub itself exports messages to a phrase: the destination, and what the watermark
-promises about it. A subscription with such an option cannot be pulled from."""
+"""The options that make Pub/Sub itself export messages, each with a phrase that names the destination and says what the
+watermark promises about it. Nothing can pull from a subscription with such an option."""
 
 
 def _acknowledged(found: Any) -> str:

@@ -72,7 +72,7 @@ class PubSubSchemas:
         """Return the definition of a schema's revision, and the time in microseconds at which Pub/Sub was asked. The
         definition is None if the revision does not exist or has an unknown type. If no schema is accepted yet, accepts
         this one if it exists. Raises Unknown if Pub/Sub gave no list or the batch has more than MOST_SCHEMAS schemas to
-        look up. Raises Unreadable if another process has accepted another schema."""
+        look up. Raises Unreadable if another process has accepted a different schema."""
         schema, _, revision = name.partition("@")
         asked_us, found = self._listed.get(schema, (0, {}))
         if revision not in found and not 0 <= at_us - asked_us < AGAIN_US:
@@ -88,7 +88,7 @@ class PubSubSchemas:
             raise Unknown(why)
         self._asked_at_us, self._asked = at_us, self._asked + 1 if self._asked_at_us == at_us else 1
         if self._asked > MOST_SCHEMAS:
-            raise Unknown(f"its schema {quoted(schema)} is looked up later: the batch has {MOST_SCHEMAS} other schemas")
+            raise Unknown(f"its schema {quoted(schema)} waits for a later batch: the limit is {MOST_SCHEMAS} per batch")
         if self._client is None:
             self._client = client_of(SchemaServiceClient, *self._server)
         request = {"name": schema, "view": types.SchemaView.FULL}

@@ -70,8 +70,8 @@ class Spending:
 
     def reached(self, path: str, oldest: datetime | None) -> None:
         """Record `oldest`, the smallest publish time of the messages that a tick made durable. It shows how old the
-        backlog is, on the assumption that a tick pulls some of the older messages. None, from a tick that pulled
-        nothing, has no effect, because another consumer may have leased the messages."""
+        backlog is, on the assumption that a tick pulls some of the older messages. If the tick pulled
+        nothing, `oldest` is None and has no effect, because another consumer may have leased the messages."""
         if oldest is not None:
             with self._lock:
                 self._reached[path] = oldest
@@ -177,8 +177,8 @@ class BudgetedBacklog:
 
     Each `user`, such as a thread, takes snapshots at its own pace. The user "" reads for decisions, and the tracking
     log records when its next reading is due. For this user, `monitoring` is also read if no snapshot is due, or if a
-    snapshot would exceed the budget. Other users only ask whether there is more to pull, for which `monitoring` is too
-    old.
+    snapshot would exceed the budget. Other users only ask whether there is more to pull, and `monitoring` is too old to
+    tell.
     """
 
     snapshot: Backlog
@@ -189,9 +189,9 @@ class BudgetedBacklog:
     _is_refused: bool = False
 
     def read(self) -> Reading:
-        """Return a reading. If Pub/Sub refuses a snapshot or, for the user "", no snapshot is due, `monitoring` is read
-        instead. Raises SnapshotRefused or ReadingPostponed if there is no such reading, with both reasons if
-        `monitoring` fails. Raises other errors of the snapshot unchanged."""
+        """Return a reading. `monitoring` is read instead if Pub/Sub refuses a snapshot, or if the user is "" and no
+        snapshot is due. If that is impossible too, raises SnapshotRefused or ReadingPostponed. If `monitoring` failed,
+        the error has both reasons. Raises other errors of the snapshot unchanged."""
         due_at, is_over_budget = self.spending.turn(self.path, self.user)
         if due_at is not None:
             postponed = ReadingPostponed(

@@ -68,8 +68,8 @@ class PubSubSubscription:
     - `on_call` is called, from any thread, for each pull that is sent.
     - `lease` is the ack deadline. By default, the constructor looks it up.
 
-    Unless they are given back, messages of pulls in flight at the end of a batch become part of the next batch. So the
-    caller must reuse the instance, or close it. With `pubsub.attach`, creating an instance for base raises
+    Messages of pulls in flight at the end of a batch join the next batch, unless they are given back. So the caller
+    must reuse the instance, or close it. With `pubsub.attach`, creating an instance for base raises
     BaseReadByOthers, so that no code can pull from base or acknowledge its messages."""
 
     def __init__(
@@ -128,7 +128,7 @@ class PubSubSubscription:
                 if not messages:
                     self._pulls.pause()
                     raise
-                logger.warning("a batch ends early, and the next one continues: %s", error)
+                logger.warning("a batch ended early; the next one continues. Reason: %s", error)
                 ahead = 0
                 break
             if not len(taken):

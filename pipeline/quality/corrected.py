@@ -36,7 +36,7 @@ RACES = 10
 """Maximum number of attempts per call of `follow`. An attempt fails if another process commits first."""
 
 DIFFS_KEY = ("stream_id", "event_time", "message_id")
-"""The key columns of `heartbeat_diffs`. If a recomputed window uses another copy of a heartbeat, the message id
+"""The key columns of `heartbeat_diffs`. If a recomputed window uses a different copy of a heartbeat, the message id
 differs, so one row is recorded as removed and one as added."""
 
 
@@ -182,7 +182,7 @@ SIDE = "tidemark.side"
 def row_changes(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Return the differences between the rows of two frames, sorted by key.
 
-    All rows are of one window and have no column `window`, which `key` may name all the same.
+    All rows are of one window. They have no column `window`, but `key` may name it.
 
     If a key occurs exactly once in each frame, and its two rows differ, the change is `changed`. Other rows are
     compared as multisets: a surplus copy in `old` is `removed`, a surplus copy in `new` is `added`. Two rows are equal

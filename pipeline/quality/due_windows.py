@@ -38,7 +38,7 @@ class ComputedWindows:
     @classmethod
     def of(cls, runs: Mapping[str, str], windowing: Windowing) -> "ComputedWindows":
         """Build an instance from `runs`, which maps the key of each computed window to the run that computed the
-        window. Windows of another length are left out."""
+        window. Windows of a different length are left out."""
         numbers, is_of_length = window_numbers(list(runs), windowing)
         hashes = np.array([_hash(f"{key} {run}") for key, run in runs.items()], dtype=np.uint64)[is_of_length]
         numbers = numbers[is_of_length]
@@ -57,8 +57,8 @@ class ComputedWindows:
         return {number: f"{digest:016x}" for number, digest in found}
 
     def digests(self, windows: Sequence[Window], own: Windowing, lookback: timedelta) -> dict[str, str]:
-        """Return the digest of each window's input, by the window's key. `windows` are windows of a custom table with
-        the windowing `own` and this lookback."""
+        """Return the digest of each window's input, keyed by the window's key. `windows` are windows of a custom table
+        with the windowing `own` and this lookback."""
         numbers = np.array([own.number_of(window.start) for window in windows], np.int64)
         digests, _ = self._digests(numbers, own, lookback)
         return {window.key: f"{digest:016x}" for window, digest in zip(windows, digests.tolist(), strict=True)}
@@ -67,7 +67,7 @@ class ComputedWindows:
         self, numbers: npt.NDArray[np.int64], own: Windowing, lookback: timedelta
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
         """Return two arrays about a custom table's windows: the digest of the input, and whether there is any input.
-        Two lookbacks that reach equally many windows of `heartbeat_diffs` give different digests."""
+        If two lookbacks reach equally many windows of `heartbeat_diffs`, their digests still differ."""
         ratio, back = self._measures(own, lookback)
         is_whole = lookback % self.windowing.length == NO_TIME
         of_part = np.uint64(0 if is_whole else _hash(format_duration(lookback)))

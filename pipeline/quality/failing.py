@@ -1,8 +1,8 @@
 """Finds unresolved failures of runs and sensor ticks, and overdue decisions.
 
 A failed run counts as unresolved until its windows are computed. A failed run of `ingest` counts until a later one
-succeeds, for an hour at most. A failed tick counts until its sensor succeeds. No failure counts for over a day, unless
-its custom table failed again. Ticks are recorded in memory, in a file next to `services.json`, and in the lake."""
+succeeds, for an hour at most. A failed tick counts until its sensor succeeds. A failure older than a day counts only
+if its custom table failed again. Ticks are recorded in memory, in a file next to `services.json`, and in the lake."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,8 +71,8 @@ class Running:
 
     @property
     def stale_settings(self) -> str | None:
-        """A sentence if the settings file has changed since the process read it. None if the file has not changed, if
-        the process has ended, or if it read no file."""
+        """A sentence that says how the settings file has changed since the process read it. None if the file has not
+        changed, if the process has ended, or if it read no file."""
         if self.settings is None or not self.process.runs():
             return None
         file, when, then = Path(self.settings.path), "is gone", "restore the file before the next restart"
@@ -150,8 +150,8 @@ class TickNotes:
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
         """Record a tick that did not fail. If the tick had to leave messages unread, `waits` says why, and is recorded.
-        Otherwise, the sensor's first such tick in this process, or after a failure, also deletes the sensor's record in
-        the lake."""
+        Otherwise, deletes the sensor's record in the lake, unless this process has done so since the sensor last failed
+        or left messages unread."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -360,7 +360,8 @@ def failing(
     notes: Sequence[FailedRun], computed: Mapping[str, datetime], windowing: Windowing, now: datetime
 ) -> Failing | None:
     """Return a summary of the unresolved failures among `notes` (newest first); None if there are none. A failed run
-    over windows is resolved when all its windows have been computed after the failure, or have another length now."""
+    over windows is resolved when all its windows have been computed after the failure, or now have a different
+    length."""
     standing, waiting = [], list[str]()
     for note in notes:
         if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
@@ -392,8 +393,8 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
 
 def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], length: timedelta | None, now: datetime) -> bool:
     """Return False if the windows of a custom table's failed run were computed after the failure, or if the table's
-    windows now have another length. `length` is the table's window length, or None if it is unknown. Between the ends
-    of a stretch, only computed windows are checked, because the length may be unknown. A window that keeps failing is
+    windows now have a different length. `length` is the table's window length, or None if unknown. Between the ends of
+    a stretch, only computed windows are checked, because the length may be unknown. A window that keeps failing is
     soon tried alone, and is then checked as the end of a stretch."""
     since = _stands_since(note, now)
     if not note.stretches:
@@ -405,7 +406,7 @@ def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], length: ti
 
 
 def _stands_since(note: FailedRun, now: datetime) -> datetime:
-    """Return the time of the failure. If the clock was set back since, return the epoch, so that every computation
+    """Return the time of the failure. If the clock was set back since then, return the epoch, so that every computation
     counts as later."""
     return note.at if note.at <= now else EPOCH
 

@@ -17,7 +17,7 @@ from tidemark.pipeline.windows import Window, Windowing
 Seen = TypeVar("Seen")
 
 LOOK_EVERY_SECONDS = 5.0
-"""Number of seconds between two reads of the lake while waiting: half of the default interval of ticks."""
+"""Number of seconds between two reads of the lake while waiting: half of the default tick interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Watermark:
     """The watermark of a lake. A watermark never goes back, so a closed window stays closed.
 
     `event_time` is the watermark itself, in UTC; None before the first watermark. Under the assumptions of the method,
-    no heartbeat with an earlier event time will still land. `decision` is the newest decision; None before the first
+    no heartbeat with an earlier event time is still to come. `decision` is the newest decision; None before the first
     one. `lake` is the lake's address.
     """
 
@@ -54,9 +54,9 @@ class Watermark:
         return window if window.start >= self.windowing.first else None
 
     def has_reached(self, event_time: datetime) -> bool:
-        """Return True if the watermark has reached `event_time`. If the disorder is within the band, every earlier
-        heartbeat has then landed (with `pubsub.attach`: was acknowledged). Raises ValueError if `event_time` has no
-        time zone."""
+        """Return True if the watermark has reached `event_time`. In this case, if the disorder is within the band,
+        every earlier heartbeat has landed (with `pubsub.attach`: has been acknowledged). Raises ValueError if
+        `event_time` has no time zone."""
         if event_time.tzinfo is None:
             raise ValueError(f"{event_time} has no time zone; pass a datetime with one, such as UTC")
         return self.event_time is not None and event_time <= self.event_time

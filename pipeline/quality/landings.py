@@ -72,8 +72,8 @@ class Counts:
 
 def unknown_sentence(what: str, damaged: Mapping[str, str]) -> str:
     """Return a sentence that names the hours or days for which the messages of one kind are unknown. `what` is the
-    kind, such as "late". `damaged` maps each damaged file of `heartbeats` to its event hour, and of `quarantine` to its
-    day. If `damaged` is empty, return an empty string."""
+    kind, such as "late". `damaged` maps each damaged file to its event hour (for `heartbeats`) or day (for
+    `quarantine`). If `damaged` is empty, return an empty string."""
     if not damaged:
         return ""
     hours = sorted(set(damaged.values()))
@@ -118,9 +118,9 @@ class MissedHeartbeats(Counts):
     """The number of missed heartbeats as of one version of `heartbeats` and one version of `heartbeat_diffs`.
 
     A heartbeat is missed if it landed after its window was computed. It counts once, in its own window, until the
-    window is recomputed. After that, it counts in `mended`, a total since the check last started over. `left` is how
-    much later steps of the check still have to read, in commits, manifests or hours of event time. Until `left` is 0,
-    the other figures are incomplete.
+    window is recomputed. After that, it counts in `mended`, a total since the check last started over. `left` is the
+    amount that later steps of the check must still read, in commits, manifests or hours of event time. Until `left` is
+    0, the other figures are incomplete.
     """
 
     heartbeats_version: int = -1
@@ -132,8 +132,8 @@ class MissedHeartbeats(Counts):
 
 @dataclass(frozen=True, slots=True)
 class AffectedWindows:
-    """Finds the windows that a heartbeat affects: its own window, and each window that starts after its event time by
-    at most the lookback. Times in arrays are in microseconds since the epoch. A window is identified by its start."""
+    """Finds the windows that a heartbeat affects: its own window, and each later window that starts within the lookback
+    after its event time. Times in arrays are in microseconds since the epoch. A window is identified by its start."""
 
     windowing: Windowing
     lookback: timedelta
@@ -252,7 +252,7 @@ def first_landings(
 def _held_before(
     heartbeats: LakeTable, version: int, hours: Iterable[str], now: DeltaTable, since: Sequence[Commit]
 ) -> dict[str, list[DataFile]]:
-    """Return the files of the given event hours as of the version before `version`, by event hour."""
+    """Return the files of the given event hours as of the version before `version`, keyed by event hour."""
     if since[-1].version != now.version() or not all(commit.is_append for commit in since):
         earlier = heartbeats.at(version - 1) if version > 0 else None
         return {} if earlier is None else files_by_hour(heartbeats.listed(earlier), hours)
@@ -285,7 +285,7 @@ def _rows(heartbeats: LakeTable, file: DataFile, before: datetime) -> pa.Table:
 
 
 def files_by_hour(files: pa.Table, hours: Iterable[str]) -> dict[str, list[DataFile]]:
-    """Return the files of the given event hours, by event hour. `files` is a result of `LakeTable.listed`."""
+    """Return the files of the given event hours, keyed by event hour. `files` is a result of `LakeTable.listed`."""
     return by_partition(as_data_files(of_partitions(files, PARTITION, set(hours)), PARTITION))
 
 
@@ -421,8 +421,8 @@ NOTHING = identities(NO_ROWS)
 
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """The late rows of an event hour, and the copies of these heartbeats that landed in time. Both tables have the
-    columns of IDENTITY. `files` are the paths of the hour's files that are counted."""
+    """Two tables with the columns of IDENTITY: the late rows of an event hour, and the rows of the same heartbeats that
+    landed in time. `files` contains the paths of the hour's files that both tables cover."""
 
     files: frozenset[str]
     late: pa.Table

@@ -177,8 +177,8 @@ def without_requeued(
 
 
 def with_seconds(rows: pa.Table) -> pa.Table:
-    """Return the message ids of the rows with their publish second (`second`). If the rows have event times, add the
-    event second of the row's cell in the histogram (`event`), which is never after `second`."""
+    """Return the message ids of the rows with their publish second (`second`). If the rows have event times, add
+    `event`, the event second of the row's cell in the histogram. `event` is never after `second`."""
     columns = {"message_id": rows["message_id"].cast(pa.string())}
     for name, column in (("second", "publish_time"), ("event", "event_time")):
         if column in rows.column_names:
@@ -216,8 +216,8 @@ class Audit:
 
     `at_least` is certain: it counts one message for each histogram cell to which no landed message can belong.
     `at_most` is an upper bound if tracking received every message. It may be too high, because tracking may count a
-    redelivery twice. `damaged` maps each unreadable file of `heartbeats` to its event hour, and of `quarantine` to its
-    day; messages of these times are not counted.
+    redelivery twice. `damaged` maps each unreadable file to its event hour (for `heartbeats`) or day (for
+    `quarantine`). Messages of these times are not counted.
     """
 
     since: datetime | None = None
@@ -311,8 +311,8 @@ def _complete(record: DecisionRecord) -> tuple[int, int]:
 
 
 def _tracked(log: TrackingLog, since: datetime | None) -> tuple[Histogram, int]:
-    """Return the messages that tracking received since a moment, and the publish second before which they may be
-    incomplete, because earlier ones were pruned from the log."""
+    """Return the messages that tracking received since a moment, and a publish second: messages published before it
+    may be missing, because they were pruned from the log."""
     state, ticks = recorded_ticks(log, since)
     histogram = state.histogram
     for tick in ticks:
@@ -328,7 +328,7 @@ def _in_parts(
     tracked: Histogram, tables: Tables, since: int, before: int, first_event: int
 ) -> Iterator[tuple[int, Ints, Mapping[str, str]]]:
     """Compare tracked with landed messages in parts of the publish seconds `[since, before)`. Yield each part's first
-    second and the result of `_compared`. A part with a damaged file is divided too, so that more of it is counted."""
+    second and the result of `_compared`. A part is also divided if it has a damaged file, so that more is counted."""
     listings = [table.listed() for table in tables]
 
     def divided(since: int, before: int, length: int, *shorter: int) -> Iterator[tuple[int, Ints, Mapping[str, str]]]:

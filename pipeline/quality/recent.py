@@ -19,8 +19,8 @@ from tidemark.pipeline.quality.landings import Counts
 
 
 def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime) -> Counts:
-    """Count the rows published in `[since, before)`, and for each stream those that lag more than `max_lag`, the most
-    affected streams first.
+    """Count the rows published in `[since, before)`. Also count, per stream, the rows that lag more than `max_lag`; the
+    most affected streams come first.
 
     The watermark may have waited for rows that lag up to two seconds more than `max_lag`, because the cells of its
     histogram are a second wide. All rows of the time range are in memory. Raises LakeError.
@@ -83,15 +83,15 @@ def read_reasons(lake: Lake, selection: Rejected = EVERY) -> Reasons:
 
 
 def _handled(lake: Lake, selection: Rejected) -> tuple[pa.Array, Mapping[str, pa.Table]]:
-    """Return the ids of the requeued messages and the changed reasons by day, from the filter's first day on."""
+    """Return the ids of requeued messages, and the changed reasons per day, both from the filter's first day on."""
     requeued, since = lake.requeued(), first_day(selection.since)
     return requeued.ids(requeued.between(since=since)), lake.rejudged().by_day(since)
 
 
 def newest_waiting(lake: Lake, selection: Rejected, limit: int) -> Sequence[dict[str, Any]]:
-    """Return at most `limit` rows of messages that wait in quarantine and match the filter `selection`, the last
-    rejected first. A row has the columns of `quarantine` except the partition column, with the latest reason and
-    detail. Raises LakeError."""
+    """Return at most `limit` rows of messages that wait in quarantine and match the filter `selection`, the most
+    recently rejected first. A row has the columns of `quarantine` except the partition column, with the latest reason
+    and detail. Raises LakeError."""
     quarantine, (gone, rejudged) = lake.quarantine(), _handled(lake, selection)
     columns = [name for name in quarantine.schema.names if name != quarantine.partition_column]
     order = [(name, "descending") for name in ("landed_at", "publish_time", "message_id")]

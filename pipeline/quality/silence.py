@@ -1,4 +1,4 @@
-"""Counts the streams in each window, and the streams that stopped, started or missed heartbeats."""
+"""Counts the streams in each window, those that stopped or started, and those that missed heartbeats."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

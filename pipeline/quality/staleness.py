@@ -264,8 +264,8 @@ class Staleness:
         return self._judged(checkpoint, versions, heartbeats.version())
 
     def _unread_files(self, files: list[DataFile], read: Mapping[str, int], end: datetime) -> list[DataFile]:
-        """Return the files that may contain heartbeats which a window has not read, and later files of the same event
-        hours, which may contain copies of these heartbeats. `read` maps each window to the version up to which its
+        """Return the files that may contain heartbeats which a window has not read. Also return later files of the same
+        event hours: they may contain copies of these heartbeats. `read` maps each window to the version up to which its
         input is checked. Files without event times before `end` are left out."""
         chosen = [
             file
@@ -292,7 +292,7 @@ class Staleness:
         return self._judged(checkpoint, versions, newest)
 
     def _judged(self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], newest: int) -> MissedHeartbeats:
-        """Make `checkpoint` the last one, and return the missed heartbeats in it. `newest` is the newest version of
+        """Make `checkpoint` the current checkpoint, and return its missed heartbeats. `newest` is the newest version of
         `heartbeats`."""
         known, there = self._version_of_run, {*self._runs[1].values()}
         self._version_of_run = {run: known[run] for run in known.keys() & there}  # the others were replaced

@@ -44,10 +44,10 @@ class ParquetTrace:
     null event time means that the message was rejected. A null `tracked_at` or `landed_at` means that the message was
     never acknowledged.
 
-    `by` is a cohort key. Batches have its value as the stream of each message. If the key is an attribute, it is read
+    `by` is a cohort key: in batches, its value is the stream of a message. If the key is an attribute, it is read
     from the column `attributes` (a map of text) or from a column with the attribute's name.
 
-    `tell` is called with the number of rows of each batch once the batch is used, for a progress bar.
+    After each batch is used, `tell` is called with the batch's number of rows, for a progress bar.
 
     Raises TraceUnusable for an unsuitable file. If a column is unsuitable, the error says why, and how to write it.
     Raises NewerFormat if a later version of tidemark wrote the file.
@@ -64,7 +64,7 @@ class ParquetTrace:
         occurrences = {name: schema.names.count(name) for name in (*COLUMNS, self._named)}
         repeated = [name for name, times in occurrences.items() if times > 1]
         if repeated:
-            raise TraceUnusable(f"{path} has more than one column {', '.join(repeated)}; keep one of each name")
+            raise TraceUnusable(f"{path} repeats the column {', '.join(repeated)}; keep one of each name")
         missing = [name for name, times in occurrences.items() if not times]
         if missing:
             raise TraceUnusable(
@@ -111,25 +111,25 @@ class ParquetTrace:
             return
         why = "no unit and no zone" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else "no exact time"
         raise TraceUnusable(
-            f"{name} in {self.path} is of the type {kind}, which has {why}; write it as {MOMENT} (in Arrow: "
+            f"the column {name} of {self.path} has the type {kind}, with {why}; write it as {MOMENT} (in Arrow: "
             'pa.timestamp("us", tz="UTC"))'
         )
 
     def _refuse_names(self, kind: pa.DataType) -> None:
         if self._named == "attributes":
             if not (pa.types.is_map(kind) and kind.key_type == kind.item_type == pa.string()):
-                raise TraceUnusable(f"attributes in {self.path} is of the type {kind}; write it as a map of text")
+                raise TraceUnusable(f"the column attributes of {self.path} has the type {kind}; write a map of text")
             return
         plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         readable = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer)
         if not (pa.types.is_null(plain) or any(is_readable(plain) for is_readable in readable)):
-            raise TraceUnusable(f"{self._named} in {self.path} is of the type {kind}; write it as text")
+            raise TraceUnusable(f"the column {self._named} of {self.path} has the type {kind}; write it as text")
 
     def _batch(self, rows: pa.RecordBatch, *, streams: bool) -> Batch:
         if unpublished := rows["publish_time"].null_count:
             raise TraceUnusable(
-                f"publish_time in {self.path} is null in at least {counted(unpublished, 'row')}; every message has a "
-                "publish time, so leave out these rows or fill in the time"
+                f"the column publish_time of {self.path} is null in at least {counted(unpublished, 'row')}; every "
+                "message has a publish time, so leave out these rows or fill in the time"
             )
         publish_us, event_us, tracked_us, landed_us = (self._times(name, rows[name]) for name in TIMES)
         known = self._by.values(rows[self._named]).cast(pa.string()) if streams else None
@@ -142,14 +142,14 @@ class ParquetTrace:
             present = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
         except pa.ArrowInvalid as error:
             raise TraceUnusable(
-                f"{name} in {self.path} is of the type {column.type}, and a time in it is not a whole number of "
-                f"microseconds, or is out of range ({error}); write the column as {MOMENT}"
+                f"the column {name} of {self.path} has the type {column.type}, and a time in it is not a whole number "
+                f"of microseconds, or is out of range ({error}); write the column as {MOMENT}"
             ) from error
         least, most = (bound.as_py() for bound in pc.min_max(present).values())
         if least is not None and (least < FIRST_MOMENT_US or most > LAST_MOMENT_US):
             raise TraceUnusable(
-                f"{name} in {self.path} contains a time outside the years 1000 to 8999; check whether the times were "
-                "written in a different unit from that of the column's type"
+                f"the column {name} of {self.path} has a time outside the years 1000 to 8999; check whether the times "
+                "were written in a different unit from that of the column's type"
             )
         times: Ints = present.fill_null(TIMES[name]).to_numpy(zero_copy_only=False)
         return times
@@ -242,8 +242,8 @@ class LakeLandings:
         released: Sequence[Released] = (),
     ) -> None:
         """Create a trace of the messages that landed from `since` to `until`, both included. Messages whose ids are in
-        `left_out` are left out, and so are messages that landed after a release that covers them. `by` is a cohort key.
-        Batches have its value as the stream of each message."""
+        `left_out` are left out, and so are messages that landed after a release that covers them. `by` is a cohort key:
+        in batches, its value is the stream of a message."""
         self._by, self._released = by, released
         self._heartbeats, self._table = heartbeats, heartbeats.in_place()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)

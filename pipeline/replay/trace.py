@@ -1,5 +1,5 @@
-"""Traces: published messages with the times at which each subscription acknowledged them. Also computes the ticks that
-a pipeline would have made on a trace.
+"""Traces: published messages with the times at which they were acknowledged on each subscription. Also computes the
+ticks that a pipeline would have made on a trace.
 
 A trace is read several times, in batches. Only a histogram and a few numbers per tick stay in memory. So memory is
 proportional to the time that the trace covers, not to the number of its messages.
@@ -23,8 +23,8 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot
 
 FEWEST_ROWS_TO_MERGE = 1 << 17
-"""Minimum number of new rows that `Totals` collects before it merges them into its table. If the table has more rows,
-`Totals` waits for as many new ones. A merge rewrites the whole table, so it is too costly for fewer new rows."""
+"""Minimum number of new rows that `Totals` collects before it merges them into its table. If the table is larger than
+that, `Totals` waits for as many new rows as the table has. A merge rewrites the whole table, so it must be rare."""
 
 
 class Totals:
@@ -83,8 +83,8 @@ class Batch:
     """Some messages of a trace, in any order. Times are int64 arrays of equal length, in microseconds since the epoch.
 
     `event_us` is NO_EVENT_TIME for a rejected message. `tracked_us` is the time at which the message was acknowledged
-    on the tracking subscription, and `landed_us` that on the base subscription. Each may be NEVER. `streams` is an
-    Arrow array of text: the stream of each message, or null for a message without a stream. It is None if the caller
+    on the tracking subscription, and `landed_us` is the same for the base subscription. Each may be NEVER. `streams` is
+    an Arrow array of text: the stream of each message, or null for a message without a stream. It is None if the caller
     did not ask for streams.
     """
 
@@ -173,7 +173,7 @@ BY_STREAM = CohortKey("stream")
 @dataclass(frozen=True, slots=True)
 class Extent:
     """The size of a trace: the number of messages in total and per category, and the first and the last time. `last_us`
-    is the latest publish time or acknowledgement.
+    is the time of the last publish or acknowledgement.
 
     `acknowledged_early` is the number of messages that were acknowledged before their publish time, because clocks
     disagree.
@@ -216,10 +216,10 @@ def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeou
     count = (end - begin) // interval + 1
     if count > MOST_TICKS:
         raise TraceUnusable(
-            f"from {from_us(first_publish_us).isoformat()} to {from_us(last_us).isoformat()}, plus the idle timeout of "
-            f"{format_duration(idle_timeout)}, the trace spans {count:,} ticks of {format_duration(tick)}, but at most "
-            f"{MOST_TICKS:,} are allowed; correct any time in the trace that is far from the others, or use a longer "
-            "tick or a shorter idle timeout (--tick and --idle-timeout of a replay, [watermark] in the settings)"
+            f"the trace spans {count:,} ticks of {format_duration(tick)}, but at most {MOST_TICKS:,} are allowed. It "
+            f"lasts from {from_us(first_publish_us).isoformat()} to {from_us(last_us).isoformat()}, plus the idle "
+            f"timeout of {format_duration(idle_timeout)}; correct times in it that are far from the others, or use a "
+            "longer tick or a shorter idle timeout (--tick and --idle-timeout of a replay, [watermark] in the settings)"
         )
     return begin + interval * np.arange(count, dtype=np.int64)
 
@@ -273,8 +273,8 @@ def late_landings(trace: Trace, tick_us: Ints, watermarks_us: Ints) -> Iterator[
     """For each batch of a trace, yield its late messages, and the number of its messages that had landed by the last
     tick and were not rejected.
 
-    There is one array per row of `watermarks_us`, with an element per late message: the index of the first tick at or
-    after the message's landing. Messages that landed after the last tick are left out. A message is late if
+    The late messages are one array per row of `watermarks_us`. For each late message, the array has the index of the
+    first tick at or after its landing. Messages that landed after the last tick are left out. A message is late if
     its event time is below the watermark of the last tick strictly before it landed. `tick_us` are the times of the
     ticks, in ascending order. Each row of `watermarks_us` contains the watermark at each tick, or NO_WATERMARK.
     """

@@ -72,12 +72,12 @@ def connector_file() -> Path:
 
 def check_connector(config: Mapping[str, str]) -> None:
     """Raise ToolMissing if a session's configuration names the connector's JAR in the cache, but the JAR is missing or
-    has another size. The checksum is not verified, because `fetch` has done that."""
+    has a different size. The checksum is not verified, because `fetch` has done that."""
     file = connector_file()
     if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == JAR_SIZE):
         raise ToolMissing(
-            f"Spark cannot use gs:// without Google's connector, which is not at {file}: run `tidemark provision "
-            "--connector`, which fetches it. Nothing was written"
+            f"Spark cannot use gs:// without Google's connector, and {file} is missing or damaged: run `tidemark "
+            "provision --connector`, which fetches it. Nothing was written"
         )
 
 
@@ -109,9 +109,9 @@ def fetch(
 ) -> bool:
     """Fetch the connector's JAR to `file` (by default, in the cache). Returns False if `file` is this JAR already.
 
-    `source` is another URL or the path of a file. The checksum is always verified. The file appears whole or not at
-    all, and several processes may fetch it concurrently. Raises ToolMissing if the JAR cannot be fetched; the message
-    says how to install it without a network.
+    `source` replaces JAR_URL: a URL, or the path of a file. The checksum is always verified. The file appears whole or
+    not at all, and several processes may fetch it concurrently. Raises ToolMissing if the JAR cannot be fetched; the
+    message says how to install it without a network.
     """
     file = file or connector_file()
     if is_fetched(file):

@@ -9,7 +9,7 @@ A Spark Connect server has two working folders:
   server.
 
 If a server was started with the archive, each executor has already unpacked it in the executor's folder. A session then
-gets only a small archive with a program that starts the unpacked one.
+gets only a small archive, whose program starts `bin/python` of the unpacked one.
 """
 
 import gzip
@@ -45,11 +45,11 @@ LEFT_OUT = frozenset({"dagster", "dagster-pyspark", "dagster-webserver", "pyspar
 dependencies are packed only if another packed distribution needs them."""
 
 NOT_PACKED = frozenset({"direct_url.json", "RECORD", "INSTALLER", "REQUESTED", "uv_cache.json"})
-"""Files of an installed package that are not packed. They reveal its location or source URL, which may have
-credentials."""
+"""Files of an installed package that are not packed. They reveal the package's location or its source URL, which may
+contain credentials."""
 
 OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".js", ".svg", ".sh"})
-"""Endings of tidemark's own files that are packed. A checkout also has settings files, which are not packed."""
+"""Suffixes of tidemark's own files that are packed. A checkout also has settings files, which are not packed."""
 
 COMPRESSION = 3
 """gzip's level, from 1 to 9. A higher level takes several times as long, and makes the archive only 10 % smaller."""
@@ -57,7 +57,7 @@ COMPRESSION = 3
 MANIFEST, PACKAGES, PROGRAM = "manifest.json", "site-packages", "bin/python"
 
 LAUNCHER = files("tidemark.pipeline.spark").joinpath("launcher.sh").read_text()
-"""The archive's PROGRAM, in which `{python}` and `{packages}` stand for the version of Python and for PACKAGES."""
+"""The script at PROGRAM in the archive. `{python}` stands for the Python version, `{packages}` for PACKAGES."""
 
 FOLDER = "tidemark_environment"
 """The folder to which Spark unpacks the archive, relative to the folder in which Python workers start."""
@@ -251,7 +251,7 @@ def carry_environment(session: SparkSession, archive: str) -> None:
     - On any other Spark Connect server, a local archive is sent once per session.
     - In a classic session, or if `archive` is an address such as gs://, Spark itself reads the archive.
 
-    No other archive may have been sent to the session before. Raises InvalidSettings if the archive is unusable, and
+    Assumes that no other archive was sent to the session before. Raises InvalidSettings if the archive is unusable, and
     ToolMissing if Spark cannot read gs://.
     """
     if session.conf.get(CARRIED, "") == (named := identity(archive)):

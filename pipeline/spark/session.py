@@ -66,7 +66,7 @@ SESSION_TIMEOUT = "25h"
 session survives between the runs of daily windows."""
 
 GENERATIONS = 50
-"""Maximum number of shared session ids that `shared_session` tries until it finds one that the server has not closed. A
+"""Maximum number of shared session ids that `shared_session` tries, to find one that the server has not closed. A
 server never reopens a closed session, and remembers the last thousand closed ones."""
 
 
@@ -248,8 +248,8 @@ def check_answers(remote: str) -> None:
 
 
 def refuse_other_token(remote: str) -> None:
-    """Raise SparkUnreachable if the server at the address refuses this environment's token or, without TLS, is not a
-    Spark Connect server. If no server answers, do nothing, because `check_answers` reports that."""
+    """Raise SparkUnreachable if the server at the address refuses this environment's token. Without TLS, also raise it
+    if the server is not a Spark Connect server. Do nothing if no server answers: `check_answers` reports that."""
     if not listens(*host_and_port(remote)):
         return
     with _client_of(remote).toChannel() as channel:
@@ -271,8 +271,8 @@ def refuse_other_token(remote: str) -> None:
 
 
 def speaks_tls(remote: str) -> bool:
-    """Return True if PySpark's client uses TLS for the address: it requests TLS, or there is a token and the host is
-    not localhost."""
+    """Return True if PySpark's client uses TLS for the address: the address requests TLS, or there is a token and the
+    host is not localhost."""
     client = _client_of(remote)
     return bool(client.use_ssl or (client.token is not None and client.host != "localhost"))
 

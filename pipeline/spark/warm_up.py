@@ -10,7 +10,7 @@ from tidemark.pipeline.spark.session import session_config, shared_session
 
 def warm_up(session: SparkSession) -> int:
     """Check the executors and run a small query, and return the number of its rows. The check starts Python workers.
-    Raises ExecutorsUnable if they cannot run tidemark."""
+    Raises ExecutorsUnable if the executors cannot run tidemark."""
     require_able(session, WINDOWS)
     rows = session.range(1000).selectExpr("id % 10 as key", "id").groupBy("key").count().orderBy("key")
     return len(rows.collect())

@@ -288,9 +288,9 @@ class _Order:
         self.together, self.typical = _typical(lag, self.lags)
 
     def measure(self, batch: Batch) -> tuple[Ints, Ints, Ints]:
-        """Measure each message of a batch that has no rejected messages, in units of STEP_US. Return the disorders; how
-        slow the messages are (negative: how fast), as this module's docstring defines it; and their distances behind
-        the typical message (negative: ahead)."""
+        """Measure each message of a batch without rejected messages. Return three arrays, in units of STEP_US: the
+        disorders; how slow the messages are (negative: how fast), as defined in this module's docstring; and their
+        distances behind the typical message (negative: ahead)."""
         step = batch.publish_us // STEP_US
         overtaken = np.searchsorted(self.reached, batch.event_us, side="right")
         overtaking = np.searchsorted(self.yet_to_come, batch.event_us, side="left") - 1

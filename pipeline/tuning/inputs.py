@@ -86,7 +86,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
         raise NothingToTune(f"none of the {without:,} messages in {source} has a value for {by}; split by another key")
     together = report_on(trace)
     if together is None:
-        raise NothingToTune(f"in {source} no message with an event time has landed; try another trace or --since")
+        raise NothingToTune(f"in {source} no message with an event time has landed; try a different trace or --since")
     values = [value for value, _ in counts.most_common(MOST_COHORTS)]
     try:
         with TemporaryDirectory(prefix="tidemark-cohorts-") as folder:
@@ -100,7 +100,7 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
 
 
 def _split(trace: Trace, values: Sequence[str | None], folder: Path) -> list[Path]:
-    """Write one trace per value, and one with the messages of all other values. Return the paths of the files."""
+    """Write one trace per value, and one with all other messages. Return the paths of the files."""
     paths = [folder / f"{number}.parquet" for number in range(len(values) + 1)]
     with ExitStack() as stack:
         parts = [stack.enter_context(pq.ParquetWriter(path, SCHEMA)) for path in paths]
@@ -159,9 +159,9 @@ def report_on_trace(path: Path, asked: Asked) -> TuningReport:
 def report_on_lake(lake: Lake, asked: Asked) -> TuningReport:
     """Make the report on a lake's traffic since `asked.begins`, with the recorded ticks and readings.
 
-    The replay starts earlier by the widest band and two ticks, because the first watermarks depend on the messages from
-    that time. The earlier ticks are not counted. Messages that were requeued or released are left out, because they are
-    late whatever the band. Raises NothingToTune if nothing has landed since `asked.begins` or the replay has no tick.
+    The replay starts earlier, by the widest band and two ticks, because the first watermarks depend on older messages.
+    The earlier ticks are not counted. Messages that were requeued or released are left out, because they are late
+    whatever the band. Raises NothingToTune if nothing has landed since `asked.begins` or the replay has no tick.
     """
     settings, begins = asked.settings, asked.begins
     warm_up = max([*asked.bands, settings.watermark.band]) + 2 * settings.watermark.tick
@@ -222,7 +222,7 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
 
 
 def _released(state: WatermarkState, ticks: Sequence[Tick], begins: datetime) -> list[Released]:
-    """Return the releases in the ticks, and the release before them, if any, as if it had been made at `begins`."""
+    """Return the releases in the ticks. If there was a release before them, add it, dated `begins`."""
     released = [entry for tick in ticks for entry in tick.entries if isinstance(entry, Released)]
     return released if state.released_before is None else [*released, Released(state.released_before, begins, by="")]
 

@@ -108,7 +108,7 @@ def lag_of_messages(report: TuningReport) -> charts.Chart:
 
 
 def disorder_of_messages(report: TuningReport) -> charts.Chart:
-    """Return the chart of the share of messages that are out of order by more than each duration."""
+    """Return the chart that shows, for each duration, the share of messages that are out of order by more than that."""
     disorder = report.disorder.disorder
     total = sum(disorder.counts)
     points = [(0.0, 1.0)] if disorder.seconds[0] > 0 else []

@@ -40,7 +40,7 @@ class Asked:
     `since`: for a report on a lake, the length of the time before `made_at` that the report covers.
     `target`: the target for the late share.
     `bands`: the bands to try.
-    `targets`: further targets for the late share. The report has the smallest band that meets each.
+    `targets`: further targets for the late share. The report names the smallest band that meets each of them.
     """
 
     settings: Settings
@@ -88,8 +88,8 @@ class TuningReport:
 
     @property
     def lag_bound(self) -> LagBound | None:
-        """The smallest tried `max_lag` that is at least twice the band and that at most the target share of the
-        messages exceed. None if no tried value is large enough."""
+        """The smallest tried `max_lag` of at least twice the band, such that at most the target share of the messages
+        lag more. None if no tried value is large enough."""
         return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
@@ -234,7 +234,7 @@ def facts_of(report: TuningReport) -> dict[str, Any]:
 
 
 def quantiles_of(distribution: Distribution) -> dict[str, float]:
-    """Return the quantiles of a distribution that the report shows, in seconds, by name."""
+    """Return the reported quantiles of a distribution, in seconds, keyed by name."""
     return {name: distribution.quantile(share) for name, share in QUANTILES}
 
 
@@ -274,7 +274,7 @@ FEW_STREAMS = 0.1
 """Maximum fraction of all streams that counts as "a few streams"."""
 
 MOST_STREAMS = 0.5
-"""Maximum fraction of all streams, or of the slow or the fast ones, that a sentence lists by name."""
+"""Maximum fraction of streams that a sentence lists by name: of all streams, or of the slow (or fast) ones."""
 
 NEARLY_ALL = 0.8
 """A few streams are named as the cause of slow (or fast) messages if they sent at least this fraction of them."""

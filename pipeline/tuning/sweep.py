@@ -66,7 +66,7 @@ class BandOutcome:
 class Recommendation:
     """The recommended band of a variant for a target late share.
 
-    This is the smallest tried band that gave a watermark and meets the target, as do all larger tried bands.
+    This is the smallest tried band that gave a watermark and that, like all larger tried bands, meets the target.
     `outcome` is the outcome with this band. It is None if even the `largest` tried band does not meet the target, or if
     no band that meets it gave a watermark (without a watermark, nothing is late).
     """
@@ -102,7 +102,7 @@ class Tuning:
         return [outcome for outcome in self.outcomes if outcome.variant == variant]
 
     def at(self, variant: Variant, band: timedelta) -> BandOutcome:
-        """Return the outcome of a variant with a band that was tried."""
+        """Return the outcome of a variant with one of the tried bands."""
         return next(outcome for outcome in self.of(variant) if outcome.band == band)
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
@@ -185,8 +185,8 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: npt.NDArray[np.bool_]) -> 
 
 
 def _enough(outcomes: Sequence[BandOutcome], target: float) -> BandOutcome | None:
-    """Return the outcome of the smallest tried band that has a watermark and meets the target, as do all larger tried
-    bands. Return None if there is none. `outcomes` are in ascending order of the bands."""
+    """Return the outcome of the smallest tried band that gave a watermark and that, like all larger tried bands, meets
+    the target. Return None if there is none. `outcomes` are in ascending order of the bands."""
     enough = takewhile(lambda outcome: outcome.late_share <= target, reversed(outcomes))
     return next(reversed([outcome for outcome in enough if outcome.lag_p50 is not None]), None)
 

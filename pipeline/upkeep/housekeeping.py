@@ -26,7 +26,7 @@ PACKED_AFTER = timedelta(hours=1)
 """Minimum age of the log entries that are archived. Users mostly look at younger entries."""
 
 SETTLED_AFTER = timedelta(minutes=15)
-"""Minimum time by which the watermark must have passed the end of a partition before its files are rewritten. For
+"""The files of a partition are rewritten only after the watermark has passed the partition's end by this time. For
 quarantine and corrections, the clock counts instead of the watermark."""
 
 COMPACTED_FOR = timedelta(minutes=10)

@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
 from tidemark.pipeline.settings_sections import LakeSettings
 
 GRACE = timedelta(days=1)
-"""Minimum age of an orphan. Every run is shorter: Dagster ends a run after two hours (`max_runtime_seconds` in
+"""Minimum age of an orphan. No run takes this long: Dagster ends a run after two hours (`max_runtime_seconds` in
 dagster.yaml)."""
 
 UNLISTED = "no version of the table lists it"
@@ -45,8 +45,8 @@ class Orphan:
 
     @property
     def may_have_landed(self) -> bool:
-        """True for a data file of a table of landed messages. Usually, the writer died before it could commit the file.
-        But if the table's log was lost or restored from an older copy, the file's messages are already acknowledged."""
+        """True for a data file of `heartbeats` or `quarantine`. Usually, its writer died before the commit. But if
+        the table's log was lost or restored from an older copy, the file's messages are already acknowledged."""
         return self.what == UNLISTED and self.name.startswith((f"{HEARTBEATS}/", f"{QUARANTINE}/"))
 
 

@@ -92,7 +92,7 @@ class DamagedOwn:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LostEntry:
-    """A lost entry of the tracking log, by its number, and why it counts as lost."""
+    """The number of a lost entry of the tracking log, and why the entry counts as lost."""
 
     entry: int
     why: str
@@ -101,7 +101,7 @@ class LostEntry:
 @dataclass(frozen=True, slots=True)
 class LogHealth:
     """The result of `check_log`. `damaged` lists the damaged or missing entries. `forgotten` lists those that an
-    operator has declared lost and, if archives are missing, the first entry that is in none. `lost_end` has a message
+    operator has declared lost, and the first entry that is missing from the archives, if any. `lost_end` has a message
     if entries are missing at the end of the log."""
 
     entries_read: int = 0
@@ -165,8 +165,8 @@ class Survey:
 def check_windows(
     surveyor: "Surveyor", start: datetime, end: datetime, *, whole: bool, watermark: datetime | None, track: Track
 ) -> Survey:
-    """Survey the windows that are completely in `[start, end)`, and the windows of custom tables that start on the day
-    of `start` or later, before `end`. `whole` is as in `Surveyor.look`. `watermark` determines which windows are
+    """Survey the windows that are completely in `[start, end)`, and the windows of custom tables that start before
+    `end`, on the day of `start` or later. `whole` is as in `Surveyor.look`. `watermark` determines which windows are
     closed. `track` shows the progress.
 
     Each file of a window must exist, have a readable footer, and have the size and the number of rows that the table's
@@ -391,10 +391,10 @@ class Surveyor:
         self._kept = self.lake.kept_windows(settings.windowing, settings.windows.lookback)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
-        """Return the start of the window `first` and the end of the window `last`. By default, `first` is the first
-        window whose heartbeats are all kept and that is computed or has a landed heartbeat; `last` is the last closed
-        window. Return None if there is no such window. Raises ValueError if `last` is before `first`, and CorruptObject
-        if a table's log, or the end of the tracking log, which says which windows are closed, is damaged or lost."""
+        """Return the start of `first` and the end of `last`. The default `first` is the first window that is computed
+        or has a landed heartbeat or, if later, the first one whose heartbeats are all kept. The default `last` is the
+        last closed window. Return None if a default does not exist. Raises ValueError if `last` is before `first`. With
+        a default, raises CorruptObject if a table's log, or the tracking log's end, is damaged or lost."""
         if first is None or last is None:
             log, windowing, lookback = self.lake.tracking_log(), self.settings.windowing, self.settings.windows.lookback
             _opened(self.lake.diffs().table)
@@ -417,8 +417,8 @@ class Surveyor:
         self, start: datetime, end: datetime, *, whole: bool = False, grace: timedelta = GRACE, track: Track = untracked
     ) -> Survey:
         """Survey the lake. Checks the tracking log from `start` on, the windows in `[start, end)`, and the files of
-        `quarantine` and `corrections` from the day of `start` on or, with `whole`, all of them. Finds all orphans that
-        are older than `grace`. Raises LakeError if the log of a table cannot be read, or if the lake is unreachable."""
+        `quarantine` and `corrections` (all with `whole`, else from the day of `start` on). Finds all orphans that are
+        older than `grace`. Raises LakeError if the log of a table cannot be read, or if the lake is unreachable."""
         lake, watermark, now = self.lake, None, self._clock.now()
         with suppress(CorruptObject):  # `check_log` says what is damaged
             watermark = lake.tracking_log().newest().watermark
@@ -432,9 +432,9 @@ class Surveyor:
 
 
 def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> LogHealth:
-    """Check the tracking log from the newest compacted entry before the decision that was in force at `since`. Entries
-    before that are not needed to restart, or to explain that decision or a later one. Damage is returned, not raised.
-    Raises NewerFormat, LakeUnreachable and other LakeErrors."""
+    """Check the tracking log from its end back to the newest compacted entry that precedes the decision in force at
+    `since`. Earlier entries are not needed to restart, or to explain this decision or a later one. Damage is returned,
+    not raised. Raises NewerFormat, LakeUnreachable and other LakeErrors."""
     numbers = log.numbers()
     damaged, forgotten, lost_end = list[LostEntry](), list[LostEntry](), list[str]()
     read, is_before, is_compacted = 0, False, False
@@ -474,7 +474,7 @@ def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | No
 
     Returns the lower bound of the watermark after the loss, or None if there is no evidence for one. The bound is the
     watermark in the newest record of the log witness, or the end of the newest computed window if that is later. Raises
-    LakeError, also if the entry is intact.
+    LakeError, for example if the entry is intact.
     """
     log, computed = lake.tracking_log(), lake.diffs().computed()
     if not isinstance(_entry_or_damage(log, number), str):

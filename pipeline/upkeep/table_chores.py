@@ -49,7 +49,7 @@ NAMED_FEATURES = 7
 
 
 Figures = dict[str, int]
-"""The results of a chore as numbers by name. In a dry run, these are the expected results."""
+"""The results of a chore as numbers, keyed by name. In a dry run, these are the expected results."""
 
 Done = tuple[str, Figures]
 """The outcome of a chore: a sentence, and figures. If the chore had nothing to do, the figures are empty and the
@@ -62,7 +62,7 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     partition.
 
     Yields each partition with the number and the bytes of its small files and of the files that replace them. With
-    `dry_run`, nothing is rewritten, and only the numbers of the small files are yielded.
+    `dry_run`, nothing is rewritten, and only the figures of the small files are yielded.
 
     Readers see the same rows before and after, and concurrent appends succeed. The rows of the new files are sorted by
     the column `order`, in parts. Raises LakeError, and TableConflict if another process rewrites the same files. An
@@ -122,7 +122,7 @@ def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], writt
         current = table.current()
         there = {file.path for file in table.files([partition], current)}
         if current is None or not there.issuperset(file.path for file in files):
-            raise TableConflict(f"another process has rewritten partition {partition} of {table.uri} meanwhile")
+            raise TableConflict(f"another process has rewritten partition {partition} of {table.uri} in the meantime")
         with suppress(TableConflict):
             table.transact(current, [*adds, *removes])
             return

@@ -53,13 +53,13 @@ class Reason(StrEnum):
     HELD_CLOCK_SKEW = "HELD_CLOCK_SKEW"
     """This machine's clock is ahead of Pub/Sub's, or was set back.
 
-    The watermark moves when the clock is right. If the clock was set back, it moves when the clock is near its earlier
-    time again. Synchronize the clock."""
+    The watermark moves when the clock is right. If the clock was set back, the watermark moves when the clock is near
+    the time that it showed before. Synchronize the clock."""
     HELD_SEEK = "HELD_SEEK"
     """A subscription was sought back.
 
-    The watermark may move at the next tick. Replayed messages that had not landed are late if they land below the
-    watermark.
+    The watermark may move at the next tick. Replayed messages that had not landed before are late if their event
+    time is below the watermark.
     """
     IDLE_ADVANCED = "IDLE_ADVANCED"
     """Nothing is published and nothing is outstanding, so the watermark follows the clock.
@@ -110,7 +110,7 @@ second half depends on the kind of evidence."""
 class SilenceEvidence:
     """Evidence of the idle rule, which applies after publishing has stopped. The candidate is the earlier of the two
     readings, minus the band and minus `recent_lag`. `recent_lag` is the largest lag (publish time minus event time) in
-    the newest publish second, up to `max_idle_lag`."""
+    the newest publish second, but at most `max_idle_lag`."""
 
     candidate: datetime
     recent_lag: timedelta
@@ -121,7 +121,7 @@ class Bound:
     """Evidence of the rules `band` and `frontier`. The candidate is the event time of a message.
 
     - `pin` is the histogram cell of this message.
-    - `messages` is an upper bound for the number of messages considered, which were published at `start` or later.
+    - `messages` is an upper bound for the number of messages considered: those published at `start` or later.
     - `passed_over` is an upper bound for the number of these messages that `max_lag` keeps from holding the watermark.
     - `end` is the publish time up to which tracking has read.
     """
@@ -143,8 +143,8 @@ class BandEvidence(Bound):
     """Evidence of the rule `band`. The candidate is the earliest event time of the messages published from `start` to
     `end`.
 
-    `anchor` is the publish time of the newest valid message published more than `band` before `end`. None: the rule
-    did not look for it.
+    `anchor` is the publish time of the newest valid message published more than `band` before `end`. It is None if the
+    rule did not look for it.
     """
 
     anchor: datetime | None
@@ -153,10 +153,10 @@ class BandEvidence(Bound):
 @dataclass(frozen=True, slots=True)
 class FrontierEvidence(Bound):
     """Evidence of the rule `frontier`. The candidate is the earlier of two times: `frontier`, and the earliest event
-    time published at `start` or later.
+    time of the messages published at `start` or later.
 
-    `frontier` is the greatest event time published more than `band` before `end`. All messages published before `start`
-    are acknowledged on base, or released.
+    `frontier` is the greatest event time of the messages published more than `band` before `end`. All messages
+    published before `start` are acknowledged on base, or released.
     """
 
     frontier: datetime
@@ -170,9 +170,9 @@ class FrontierEvidence(Bound):
 class Decision:
     """The outcome of one tick. Moments are aware and in UTC; None means unknown.
 
-    `watermark` never goes back from one decision to the next. `base` and `tracking` are the effective readings before
-    slack. `evidence` is the basis of the candidate; it is None exactly when the reason is a hold. `released_before` is
-    set if an operator's release applies: messages published before this time no longer hold the watermark.
+    `watermark` never goes back from one decision to the next. `base` and `tracking` are the effective readings, with no
+    slack subtracted. `evidence` is the basis of the candidate; it is None exactly when the reason is a hold.
+    `released_before` is set if an operator's release applies: messages published before it do not hold the watermark.
     """
 
     at: datetime

@@ -5,7 +5,7 @@ backlogs.
 compares the candidate with the watermark.
 
 Guarantee: if disorder is at most `policy.band`, no message that is still to land has an event time below the watermark.
-If there is no quantile, release or seek, there are only two exceptions:
+A quantile, a release or a seek can break the guarantee. Apart from these, there are only two exceptions:
 
 - Messages that lag more than `policy.max_lag`.
 - Messages published after a silence in which the idle rule advanced the watermark, if they lag more than the recent lag
@@ -78,6 +78,6 @@ def _unmoved(s: Situation, verdicts: Sequence[Verdict]) -> Reason:
 
 def is_pinned_by_backlog(s: Situation, pin: Cell) -> bool:
     """Return True if base is more than a band behind tracking, and the message that determines the candidate (the pin)
-    may still be in base's backlog, by base's reading without slack. If the pin's publish second contains the reading,
-    the pin counts as in the backlog."""
+    may still be in base's backlog. Base's reading is used without slack. If it falls within the pin's publish second,
+    the pin counts as part of the backlog."""
     return s.base_as_read < s.band_edge and pin.publish_bucket >= bucket_of(s.base_as_read)

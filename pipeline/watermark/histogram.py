@@ -3,8 +3,8 @@
 Histograms can be merged in any order and grouping. A redelivered message is counted again but changes no minimum, so
 counts are upper bounds and minima are exact.
 
-An event time after its publish time is counted as the publish time, so that a source with a fast clock makes no other
-message late. Tables, windows and `late` use event times as written.
+An event time later than its publish time is counted as the publish time, so that a source with a fast clock makes no
+other message late. Tables, windows and `late` use event times as written.
 """
 
 from collections.abc import Sequence
@@ -153,8 +153,8 @@ class Histogram:
         return self.of_cells([column[kept] for column in self._columns])
 
     def next_occupied(self, publish_bucket: int) -> int | None:
-        """Return the first bucket from `publish_bucket` on in which any message, valid or rejected, was published; None
-        if there is none."""
+        """Return the first publish-time bucket, not below `publish_bucket`, that has any message, even a rejected one;
+        None if there is none."""
         position = int(self.publish_bucket.searchsorted(publish_bucket))
         return int(self.publish_bucket[position]) if position < len(self) else None
 
@@ -168,8 +168,9 @@ class Histogram:
     def newest_valid_before(self, limit_us: int) -> int | None:
         """Return the newest publish time, before `limit_us`, of a message with an event time; None if there is none.
 
-        The result is never too late. It is exact unless the publish times of a cell straddle the limit. It may then be
-        the start of the cell's newest occupied slot (20 ms) that ends by the limit, or the cell's first publish time.
+        The result is never too late. It is exact unless the publish times of a cell straddle the limit. In this
+        case, it may be the start of the newest occupied slot of 20 ms that ends at or before the limit or, if there is
+        no such slot, the cell's first publish time.
         """
         bucket = limit_us // BUCKET_US
         cells = self._valid(bucket, bucket)
@@ -244,7 +245,7 @@ class Histogram:
         `before - 1`.
 
         Copies never count as new. If this histogram has a copy in a publish second, no message of that second counts as
-        new. The reason: the copy may have been redelivered, and a redelivery may be counted with its event time.
+        new. The reason: the copy may be redelivered, and then be counted as a message with an event time.
         """
         low, high = delta._span(not_before, before - 1)
         if low == high:
@@ -297,7 +298,7 @@ def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
 
 
 def clamped(event_us: Ints, publish_us: Ints) -> Ints:
-    """Return the event times. An event time after its publish time is replaced with the publish time."""
+    """Return the event times. An event time later than its publish time is replaced with the publish time."""
     return np.minimum(event_us, publish_us)
 
 

@@ -16,7 +16,7 @@ class Policy:
     - `quantile`: at most this share of the messages of each publish second is passed over, beginning with the earliest
       event times. It tolerates slow clocks.
     - `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the
-      service may show a message a moment after its publish time.
+      service may not show a message until a moment after its publish time.
     - `max_lag`: a message that is published more than this after its event does not hold the watermark. None: every
       message holds it.
     - `undecided`: the maximum time for which a message waits on tracking for its schema.
@@ -53,8 +53,8 @@ class Policy:
         return self.near_real_time + self.undecided
 
     def with_band(self, band: timedelta) -> "Policy":
-        """Return the policy that the settings would give with this band. On the service, `base_slack` is equal to the
-        band by default, and then changes with it. A slack given in the settings applies to both readings, and does not
-        change."""
+        """Return the policy that the settings would give with this band. On Google's service, `base_slack` defaults
+        to the band, so it changes with the band. If the settings give a slack, it applies to the readings of both
+        subscriptions, and does not change."""
         follows = self.base_slack == self.band != self.reading_slack
         return replace(self, band=band, base_slack=band if follows else self.base_slack)

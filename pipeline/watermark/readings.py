@@ -1,8 +1,8 @@
 """Readings of a subscription's oldest unacknowledged publish time, and the effective reading derived from them.
 
 A reading stays valid: no message that is unacknowledged now, or published later, has a publish time below it, unless
-the subscription is sought back. So the effective reading is the largest reading since the last seek. Each seek begins a
-new epoch.
+a seek moves the subscription back. So the effective reading is the largest reading since the last seek. Each seek
+begins a new epoch.
 """
 
 from dataclasses import dataclass, replace

@@ -96,8 +96,8 @@ Rule = Callable[[Situation], Verdict]
 
 
 def fresh_readings(s: Situation) -> Verdict:
-    """Rule 1: hold if a subscription's backlog was never read, if the next reading is overdue by more than
-    `max_reading_age`, or if a reading was observed in the future, because this machine's clock was set back."""
+    """Rule 1: hold if a subscription's backlog was never read, or its next reading is overdue by more than
+    `max_reading_age`. Also hold if this machine's clock was set back, so that a reading is later than the clock."""
     for reading in (s.base, s.tracking):
         if reading is None or is_stale(reading, s.at, s.policy):
             return Held(Finding.STALE, Reason.HELD_STALE_READING)
@@ -125,10 +125,10 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """Rule 4: hold unless tracking has read to near the present, or to a band ahead of base. The readings are compared
-    without slack, because base's slack says nothing about tracking.
+    """Rule 4: hold unless tracking's reading is close to the present, or at least a band ahead of base's. The readings
+    are compared without slack, because base's slack says nothing about tracking.
 
-    If the rule holds, and this machine's clock is ahead of the server's, the clock is given as the reason.
+    If the rule holds the watermark while this machine's clock is ahead of the server's, the reason names the clock.
     """
     if has_no_backlog(known(s.tracking), s.policy.near_on_tracking):
         return Passed(Finding.NEAR_NOW)
@@ -165,7 +165,7 @@ def silence(s: Situation) -> Verdict:
 
 
 def band(s: Situation) -> Verdict:
-    """Rule 6 with `rule = "band"`: the candidate is the earliest event time published in the band.
+    """Rule 6 with `rule = "band"`: the candidate is the earliest event time of the messages published in the band.
 
     The band ends at `T`, the tracking reading. It begins at the earliest of three times: `B` (the base reading),
     `T - D` (where `D` is `policy.band`), and the anchor (the newest valid message from before `T - D`).
@@ -188,10 +188,10 @@ def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdi
 def frontier(s: Situation) -> Verdict:
     """Rule 6 with `rule = "frontier"`: the candidate is the earlier of two event times.
 
-    - The earliest event time published since `B`, the base reading. No message that tracking has read and that may
-      still land has an earlier event time.
-    - The frontier: the greatest event time published before `T - D`, where `T` is the tracking reading and `D` the
-      band. If disorder is at most `D`, no message that tracking has not read has an earlier event time.
+    - The earliest event time of the messages published since `B`, the base reading. It is a lower bound for the
+      messages that tracking has read and that may still land.
+    - The frontier: the greatest event time of the messages published before `T - D`, where `T` is the tracking reading
+      and `D` the band. If disorder is at most `D`, it is a lower bound for the messages that tracking has not read.
     """
     greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
     if greatest is None:

@@ -92,8 +92,8 @@ class Situation:
 
     @property
     def clock_went_back(self) -> bool:
-        """True if this machine's clock was set back: it showed a later time at a reading than it shows now, and was not
-        behind the server's clock at the reading."""
+        """True if this machine's clock was set back: at a reading, it showed a later time than now, and was not behind
+        the server's clock."""
         both = (self.base, self.tracking)
         newest = [one.newest for one in both if one is not None and one.newest.answered_at is not None]
         latest = self.at + self.policy.near_real_time

@@ -67,8 +67,8 @@ class Lost:
     """An entry of the tracking log that records a loss: the log no longer describes all acknowledged messages
     correctly.
 
-    There are two cases, which `what` describes. Either the entry replaces an entry that cannot be repaired, or messages
-    are judged by another `contract` from this entry on. The lost entry may have been the newest decision, so
+    `what` describes which of two cases it is. Either this entry replaces one that cannot be repaired, or messages are
+    judged by a different `contract` from this entry on. The lost entry may have been the newest decision, so
     `watermark_at_least` contains the highest watermark that is known from elsewhere.
     """
 
@@ -108,7 +108,7 @@ class WatermarkState:
       is 0 if all readings were right.
     - `is_missing_entries` is True after a `Lost` entry, until a decision has taken the loss into account.
     - `watermark_at_least` comes from `Lost` entries. The watermark is never below it.
-    - `released_before`: an operator released the messages published before this time, until base is sought.
+    - `released_before`: an operator released the messages published before this time. A seek of base resets it to None.
     - `account` is the usage that entries of the last day recorded.
     - `contract` identifies the newest contract by which messages are judged.
     - `rejected` is the number of rejected messages, including pruned cells. Redelivered messages are counted again, and
@@ -264,7 +264,7 @@ class WatermarkState:
 
 
 def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> int:
-    """Return the first publish-time bucket that a band can include, in this decision or a later one before a seek.
+    """Return the first publish-time bucket that the band of this decision, or of a later one until a seek, may have.
 
     Buckets below the result may be pruned. The newest valid message from before the band is never in one of them.
     """

@@ -54,7 +54,7 @@ class Account:
         return Account(tuple(kept[: 2 * HOURS]))  # a wrong clock may have counted hours after `at`
 
     def last_day(self, at: datetime) -> Usage:
-        """Return the sum over the hour of `at`, the 23 hours before it, and (from a wrong clock) the 23 after it."""
+        """Return the sum over the hour of `at` and 23 hours on either side. Later hours come from a wrong clock."""
         hour = to_us(at) // HOUR_US
         return sum((usage for one, usage in self.hours if abs(one - hour) < HOURS), Usage())
 

@@ -108,7 +108,7 @@ def test_pipelines_of_one_name_in_two_code_locations_are_told(history: History, 
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         ticking, said = ticking_on(history, instance), list[bool]()
         for location in ("one", "two", "three"):  # each has ticked, and the last one long ago
-            said.append("another dagster.name" in (ticking.tick("staleness").skip_message or ""))
+            said.append("its own dagster.name" in (ticking.tick("staleness").skip_message or ""))
             origin = RemoteRepositoryOrigin(
                 GrpcServerCodeLocationOrigin("127.0.0.1", 1, None, location), "__repository__"
             )

@@ -137,7 +137,7 @@ def test_recompute_requests_one_run_over_the_range_and_prints_its_address(servin
         ({"URL": "http://127.0.0.1:{code}"}, "no Dagster answers at http://127.0.0.1:{code}: "),  # it speaks gRPC
         ({"URL": "http://127.0.0.1:9"}, "Start it with `tidemark up`, or set dagster.url to the address of"),
         ({"URL": "http://127.0.0.1:{web}/prefix"}, "is not Dagster's GraphQL"),
-        ({"URL": "http://me:secret@127.0.0.1"}, "write the address without a login; $TIDEMARK_DAGSTER_HEADERS may"),
+        ({"URL": "http://me:secret@127.0.0.1"}, "the address without a login; put the login into $TIDEMARK_DAGSTER"),
     ],
 )
 def test_what_refuses_a_run_is_named_with_what_to_do(serving: Serving, variables: Mapping[str, str], said: str) -> None:

@@ -180,9 +180,9 @@ def test_an_earlier_or_unreadable_storage_of_dagster_is_broken_and_a_missing_one
         connection.execute("UPDATE alembic_version SET version_num = 'da7cd32b690d'")
         connection.commit()
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    assert "of another version (runs)" in said(check_dagster_storage, Level.BROKEN, **absent)
+    assert "the installed Dagster's version (runs)" in said(check_dagster_storage, Level.BROKEN, **absent)
     (tmp_path / "dagster.yaml").unlink()  # a Dagster without it has its storage there
-    assert "of another version (runs)" in said(check_dagster_storage, Level.BROKEN, **absent)
+    assert "the installed Dagster's version (runs)" in said(check_dagster_storage, Level.BROKEN, **absent)
     assert not (tmp_path / "absent").exists()
 
     def fails(command: list[str], **_: Any) -> Any:

@@ -185,7 +185,7 @@ def test_an_object_that_knows_more_than_the_log_is_reported_after_a_minute() -> 
     writer(memory).tell(state(9, 0, 10))
     told = writer(memory)
     assert told.tell(state(2, 0, 20)) is None
-    assert "but the log ends with 3; delete this object" in (told.tell(state(3, 0, 10 + MINUTE)) or "")
+    assert "but the log ends with 3; delete the object, and a tick" in (told.tell(state(3, 0, 10 + MINUTE)) or "")
 
 
 @given(

@@ -146,7 +146,7 @@ def test_what_names_no_schema_or_one_that_is_not_there_is_rejected_whole(topic: 
         "deleted": {"googclient_schemaname": "_deleted-schema_"},
         "not of the form projects/": {"googclient_schemaname": "projects/p/schemas/../../secret"},
         "is missing": {"googclient_schemaname": ""},
-        "revision of its schema was": {"googclient_schemarevisionid": "_deleted-schema-revision_"},
+        "revision of the message's schema was": {"googclient_schemarevisionid": "_deleted-schema-revision_"},
     }
     messages = [copy_of(message, str(number), **change) for number, change in enumerate(wrong.values())]
     rejected = landed(topic, BY_AVRO, messages).rejected

@@ -116,12 +116,12 @@ def test_what_cannot_be_split_is_refused_with_the_reason(tmp_path: Path, monkeyp
         on_trace(plain, "stream_prefix:/")
     table, file = pq.read_table(plain), tmp_path / "file"
     pq.write_table(table.append_column("attributes", pa.array(["{}"] * len(table))), file)
-    with pytest.raises(TraceUnusable, match=r"attributes in .* is of the type string; write it as a map of text"):
+    with pytest.raises(TraceUnusable, match=r"the column attributes of .* has the type string; write a map of text"):
         on_trace(file, "attribute:region")
     pq.write_table(table.append_column("landed_at", table["landed_at"]), file)
-    with pytest.raises(TraceUnusable, match="file has more than one column landed_at; keep one of each name"):
+    with pytest.raises(TraceUnusable, match="file repeats the column landed_at; keep one of each name"):
         on_trace(file, "stream_prefix:-")
-    with pytest.raises(TraceUnusable, match=r"landed_at in .* is of the type timestamp.* write it as text"):
+    with pytest.raises(TraceUnusable, match=r"the column landed_at of .* has the type timestamp.* write it as text"):
         on_trace(plain, "attribute:landed_at")
     monkeypatch.setattr(cohorts, "MOST_VALUES", 500)
     with pytest.raises(NothingToTune, match="attribute:message_id has more than 500 values"):

@@ -88,7 +88,7 @@ class Attached:
         self._warned: Sequence[str] = ()
 
     def tick(self) -> bool:
-        """Pull from tracking, decide and publish the watermark, and print what is new. Return False if the tick failed:
+        """Pull from tracking, decide and publish the watermark, and print what is new. Return False if the tick failed.
         Pub/Sub then redelivers what was not stored. Raises NewerFormat if a newer version wrote the lake."""
         began = self._clock.monotonic()
         self._recorder.begin(TRACKING)

@@ -145,8 +145,8 @@ def _corrections(
 
 
 def _key(at: Here, table: str | None, text: str) -> str:
-    """Return the key of a window of `table`, given by its key or by a time in it. Only the form of a key is
-    checked, because a custom table may have had windows of any length."""
+    """Return the key of the window of `table` that `text` names. `text` is the key, or a time in the window. Only the
+    form of a key is checked, because a custom table may have had windows of any length."""
     with suppress(ValueError):
         datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only checked)
         return text

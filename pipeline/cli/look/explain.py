@@ -22,7 +22,7 @@ from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation, RuleOutcome
 
 NAMED = 5
-"""Maximum number of printed streams: first those at the pin, then those with the most messages. The JSON has all."""
+"""Maximum number of printed streams. Those at the pin come first, then those with most messages. The JSON has all."""
 
 MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]", RuleOutcome.DECIDED: "[bold green]→[/]"}
 

@@ -23,7 +23,7 @@ from tidemark.pipeline.quality.lost import untracked_sentence
 from tidemark.pipeline.settings import Settings
 
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
-"""Maps each fact about a custom table's failed runs to its name among the facts in `table_failures`."""
+"""Facts about a custom table's failed runs: maps the name that is printed to the name in `table_failures`."""
 
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 

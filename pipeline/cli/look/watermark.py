@@ -17,7 +17,7 @@ from tidemark.pipeline.quality.gate import Stage, Watermark, stage_of, wait_unti
 from tidemark.pipeline.settings import load_settings
 
 WAITS = Span(minutes=10)
-"""Default timeout of --wait-for. It is short enough for an orchestrator's task, since the task can be retried."""
+"""Default timeout of --wait-for. It is short, because an orchestrator can retry the task that waits."""
 
 
 def watermark(

@@ -66,8 +66,8 @@ class Preview:
     """The effect of a release.
 
     `outstanding` contains the messages that would be released. `without` is the decision without the release,
-    `released` the decision with it. Both use the newest readings. `closing` are the windows that would close. `notes`
-    say how accurate the preview is.
+    and `released` is the decision with it. Both use the newest readings. `closing` contains the windows that would
+    close. `notes` say how accurate the preview is.
     """
 
     release: Released
@@ -96,7 +96,7 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
             f"{iso(base.oldest_unacked)}; `tidemark explain` says what holds the watermark"
         )
     if state.released_before is not None and state.released_before >= release.before:
-        raise LakeError(f"nothing to release: messages published before {iso(state.released_before)} are released")
+        raise LakeError(f"nothing to release: all published before {iso(state.released_before)} is already released")
     # Decide by the newest readings, as of the time of their decision.
     without, released = (
         before.decide(decided.base, decided.tracking, settings.policy, decided.decision.at).decision
@@ -133,7 +133,7 @@ def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Ite
 
 
 def operator() -> str:
-    """Return `user@machine` for the user who runs this command; for a user without a name, such as `uid-1000@host`."""
+    """Return `user@machine` for the user who runs this command. Without a name, `user` is the user id: `uid-1000`."""
     user = f"uid-{os.getuid()}"
     with suppress(KeyError, OSError):
         user = getpass.getuser()

@@ -153,7 +153,7 @@ def _recompute(settings: Settings, first: Window, last: Window, table: str | Non
 
 
 def launch(settings: Settings, first: Window, last: Window, job: str = COMPUTE_WINDOWS) -> str:
-    """Request one run over a range of windows from Dagster. Return a sentence with the run's address. Raises
+    """Ask Dagster for one run over a range of windows. Return a sentence with the run's address. Raises
     ServiceFailed if Dagster does not answer or refuses the run."""
     asked = {WINDOWS: f"{first.key}{TO}{last.key}"}
     run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, asked)
@@ -179,7 +179,7 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
 
 
 def _all_replaced(diffs: WindowedTable, before: Fence) -> bool:
-    """Return True if every window in `before` now has other files than those in `before`."""
+    """Return True if every window in `before` has files that differ from those in `before`."""
     now = diffs.fence(before)
     return all(now[key] and now[key] != files for key, files in before.items())
 

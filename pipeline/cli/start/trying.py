@@ -81,7 +81,7 @@ def try_(
 
 
 class AcceptedHere(AcceptedSchemas):
-    """Like AcceptedSchemas, but writes nothing to the lake when it accepts the first schema that a sample names."""
+    """Like AcceptedSchemas, but writes nothing to the lake: `accept` changes only this object."""
 
     def accept(self, name: str) -> None:
         self._names |= {name}

@@ -39,8 +39,8 @@ def up(
     Starts the processes that the pipeline needs (emulator, Spark Connect, Dagster), restarts any that end, and stops
     all of them on Ctrl-C.
 
-    Starts nothing, and exits with code 1, if something would break, if the pipeline already runs, or if another
-    pipeline writes the lake.
+    Starts nothing and exits with code 1 if something would break, if the pipeline is already running, or if another
+    pipeline writes to the lake.
     """
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
@@ -83,7 +83,7 @@ def up(
 
 
 NOT_RUNNING = 3
-"""Exit code of `up --status` if the pipeline does not run. systemd uses the same code."""
+"""Exit code of `up --status` if the pipeline is not running. systemd uses the same code."""
 
 Say = Callable[[str], None]
 
@@ -115,7 +115,7 @@ def end(ownership: Ownership, say: Say) -> None:
 
 
 def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool, as_json: bool) -> None:
-    """Run `up --status` or `up --stop`. Raises Exit if `--status` finds no `up`, ServiceFailed if `--stop` fails."""
+    """Run `--status` or `--stop`. Raises Exit if `--status` finds no `up`, and ServiceFailed if `--stop` fails."""
     if status == stop or (stop and as_json):
         raise typer.BadParameter("give one of --status and --stop; --json only works with --status")
     ownership = Ownership(settings, clock, up=config_file())

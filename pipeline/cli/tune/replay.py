@@ -284,7 +284,7 @@ def facts_of(replayed: Replayed) -> dict[str, Any]:
 
 
 def sentences_of(replayed: Replayed) -> dict[str, str]:
-    """Format a replay's figures as human-readable text, by subject."""
+    """Format a replay's figures as human-readable text, keyed by subject."""
     facts, hold = facts_of(replayed), replayed.longest_hold()
     median, most = facts["lag_p50_seconds"], facts["lag_p99_seconds"]
     return {
@@ -302,8 +302,8 @@ def _lasting(duration: timedelta) -> str:
 
 
 def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
-    """Return the recorded and the derived value of every field, equal or not, by name. A nested field's name is its
-    path."""
+    """Map every field's name to its recorded and its derived value, even if they are equal. A nested field's name is
+    its path."""
     recorded, derived = _flat(difference.recorded), _flat(difference.derived)
     return {name: (recorded.get(name), derived.get(name)) for name in {**recorded, **derived}}
 

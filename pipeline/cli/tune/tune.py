@@ -63,10 +63,10 @@ def tune(
 ) -> None:
     """Compare bands: late messages against freshness.
 
-    Shows the cost and benefit of each band under both rules, and which band is enough. Also tries whole seconds close
-    to that band. Reads a trace with one row per message, or the recent traffic of the configured lake. A trace is
-    evaluated without slack, and with the policy of the settings file, if there is one. With --by stream_prefix:-, a
-    cohort is all streams whose ids have the same text before their first -.
+    Shows the cost and benefit of each band under both rules, and the smallest band that is enough. To find it, also
+    tries bands of whole seconds in between. Reads a trace with one row per message, or the recent traffic of the
+    configured lake. A trace is evaluated without slack, and with the policy of the settings file, if there is one. With
+    --by stream_prefix:-, a cohort is all streams whose ids have the same text before their first -.
     """
     if trace is not None and since is not None:
         raise typer.BadParameter("--since only works with the lake; a trace is read whole")

@@ -125,7 +125,8 @@ class AvroType:
 
     - `schema` is the schema for fastavro.
     - `least` is the minimum number of bytes of a value of the type.
-    - `values` is the maximum number of values in a value of the type, where each array or map counts as one value.
+    - `values` is the maximum number of values that a value of the type contains. An array or map counts as one,
+      whatever it contains.
     - `label` is the key of the type in the JSON encoding of a union.
     """
 
@@ -370,7 +371,7 @@ binary data, and the function that converts a value from the JSON encoding."""
 
 
 UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)
-"""Errors that fastavro raises for bytes that are not Avro, or were written with another schema."""
+"""Errors that fastavro raises for bytes that are not Avro, or were written with a different schema."""
 
 NO_MESSAGE = (
     "it is an Avro object container file; a message must hold a single record in Avro's binary or JSON encoding (in "

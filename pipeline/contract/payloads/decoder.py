@@ -47,8 +47,8 @@ much memory, and at most 30 times."""
 
 VALUE_BYTES = 24
 """Number of bytes that each value of a payload adds to the size of a part, besides its encoded bytes. Reason: even an
-absent or one-byte value takes about 70 bytes as a Python object, and a JMESPath spends microseconds on it. In JSON, the
-number of commas stands for the number of values."""
+absent or one-byte value takes about 70 bytes as a Python object, and a JMESPath needs microseconds to search it. In
+JSON, the number of commas stands for the number of values."""
 
 Read = Callable[[int, bytes], Any]
 """Function that decodes the payload of one message, given its position. Raises Unreadable or Unknown."""

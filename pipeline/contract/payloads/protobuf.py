@@ -48,9 +48,9 @@ class MessageType:
     """A protobuf message type: counts the values in the bytes of its messages, and converts its messages to JSON
     values.
 
-    The constructor adds this type, and the types of all nested messages, to the mapping `known`, by name. `values` is
-    the number of values of a message: one for itself and one per field. Values inside nested messages are not included.
-    A map entry with a message as its value also counts that message's `_made` values: the library makes it if absent.
+    The constructor adds this type and the types of all nested messages to `known`, under their names. `values` is the
+    number of values of a message: one for itself and one per field. Values inside nested messages are not included.
+    If a map entry's value is a message, that message counts too (`_made`), because the library creates a missing one.
     """
 
     def __init__(self, descriptor: Any, known: dict[str, "MessageType"]) -> None:
@@ -79,8 +79,8 @@ class MessageType:
         return {field.name: field.of(message, depth + 1) for field in self._fields}
 
     def refuse_many_values(self, data: bytes, most: int) -> None:
-        """Raise Unreadable if the bytes have more values than a payload may have. `most` is the largest `values` of
-        this type and of all types nested in it. A nested message takes at least LEAST_BYTES and adds at most `most`
+        """Raise Unreadable if the bytes have more values than a payload may have. `most` is the largest `values`
+        among this type and all types nested in it. A nested message takes at least LEAST_BYTES and adds at most `most`
         values. So values are not counted if the bytes are too few to exceed the limit.
 
         Counting stops at invalid bytes, which the library reports later.
@@ -210,8 +210,8 @@ UNFIT = (
     *(message.DecodeError, json_format.Error),
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""Errors that the protobuf library raises for bytes that are not protobuf, or were written with another schema, or are
-nested too deeply (RecursionError)."""
+"""Errors that the protobuf library raises for bytes that are not protobuf, or were written with a different schema, or
+are nested too deeply (RecursionError)."""
 
 
 class ProtobufCodec:

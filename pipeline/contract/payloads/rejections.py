@@ -87,7 +87,7 @@ class Unknown(Exception):
 
 
 def quoted(value: str) -> str:
-    """Quote a string from a message: cut it to 80 characters, and escape the rest."""
+    """Shorten a string from a message to 80 characters, then quote and escape it."""
     return repr(value if len(value) <= 80 else value[:77] + "...")
 
 
@@ -110,7 +110,7 @@ LARGEST_MESSAGE = 10_000_000
 
 LARGEST = 4 * LARGEST_MESSAGE
 """Maximum size of a decompressed payload in bytes. Telemetry compresses to a tenth at best, so compressed payloads
-of 4 MB still fit. Larger ones are rare."""
+of 4 MB still fit. Larger compressed payloads are rare."""
 
 AT_ONCE = 1 << 20
 """Maximum number of bytes that are decompressed in one step. Reason: if gzip data is invalid, zlib does not say how

@@ -152,7 +152,7 @@ def schema_of(attributes: Mapping[str, str]) -> str:
             f"the attribute {SCHEMA_NAME} is missing: give the topic a schema, or name a file in message.schema"
         )
     if schema.rpartition("/")[2] == DELETED_SCHEMA:
-        raise Unreadable("its schema was deleted in Pub/Sub")
+        raise Unreadable("the message's schema was deleted in Pub/Sub")
     if not NAME.fullmatch(schema):
         raise Unreadable(f"{SCHEMA_NAME} = {quoted(schema)} is not of the form projects/PROJECT/schemas/NAME")
     return schema
@@ -164,7 +164,7 @@ def revision_of(attributes: Mapping[str, str]) -> str:
     if not revision:
         raise Unreadable(f"the message has no attribute {SCHEMA_REVISION}, so the revision of its schema is unknown")
     if revision == DELETED_REVISION:
-        raise Unreadable("the revision of its schema was deleted in Pub/Sub")
+        raise Unreadable("the revision of the message's schema was deleted in Pub/Sub")
     if not REVISION.fullmatch(revision):
         raise Unreadable(f"{SCHEMA_REVISION} = {quoted(revision)} is not a schema revision")
     return revision
@@ -199,8 +199,8 @@ MOST_REVISIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The time at which a batch is judged, and the maximum wait for a schema that does not exist yet, in microseconds.
-    The wait begins at a message's publish time. A message that has waited longer is rejected."""
+    """The time at which a batch is judged, and the maximum wait for a schema that does not exist yet. Both are in
+    microseconds. The wait begins at a message's publish time. A message that has waited longer is rejected."""
 
     at_us: int
     patience_us: int = 0
@@ -211,7 +211,7 @@ LONGEST_VARINT = 63
 
 
 def finite(value: float, *_: Any) -> float | None:
-    """Return the number, or None if it is infinite or not a number, because JSON has no such numbers."""
+    """Return the number, or None if it is infinite or NaN, because JSON has neither."""
     return value if math.isfinite(value) else None
 
 

@@ -95,8 +95,8 @@ class Bench(ThrowAwayTopic):
             return NotMeasured(f"the subscription was refused: {error}")
 
     def redelivered(self, path: str) -> tuple[RedeliveryFacts | NotMeasured, datetime | None]:
-        """Publish and pull a message, end its lease, and pull it again when Pub/Sub redelivers it. The message stays
-        unacknowledged. Returns the change of its publish time, and the publish time (None if it was not received)."""
+        """Publish and pull a message, end its lease, and pull it again when Pub/Sub redelivers it. Leave it
+        unacknowledged. Returns the change of its publish time, and its first publish time (None if never received)."""
         (sent,) = self._publish({"data": b"held"})
         if (first := self._take(path, [sent]).get(sent)) is None:
             return NotMeasured(f"no message was received within {self._plan.patience.total_seconds():g} s"), None
@@ -107,7 +107,7 @@ class Bench(ThrowAwayTopic):
         return RedeliveryFacts(abs(again.publish_time - first.publish_time)), first.publish_time
 
     def filtered(self, path: str | NotMeasured) -> FilterFacts | NotMeasured:
-        """Publish messages that pass the filter, and as many others. Count how many of each kind are received."""
+        """Publish messages that pass the filter, and as many that do not. Count how many of each kind are received."""
         if isinstance(path, NotMeasured):
             return path
         ids = self._publish(*({"data": b"f", "attributes": {KIND: kind}} for kind in (KEPT, "other") * 10))

@@ -1,7 +1,7 @@
 """Facts that a measurement finds about Pub/Sub, a table that compares them with what the watermark relies on, and the
 settings that follow from them. Writing the settings into the user's file keeps its comments, order and other values.
 
-A fact is an observation, or the reason why it was not measured.
+A fact is an observation, or the reason why there is none.
 """
 
 import os
@@ -90,7 +90,7 @@ class SnapshotFacts:
     - `passed` contains a duration per round: how far a reading was past the publish time of a message that had just
       been published, or 0.
     - `acknowledged` lists the times from an acknowledgement until the reading moved (if stuck, until the wait ended).
-    - `empty` lists the lags of readings behind the start of their requests, while no message was outstanding.
+    - `empty` lists how far each reading was behind the start of its request while no message was outstanding.
     - `is_stuck` is true if no acknowledgement had moved the reading when the measurement gave up.
     """
 
@@ -124,7 +124,7 @@ class SnapshotFacts:
 @dataclass(frozen=True, slots=True)
 class DelayFacts:
     """The times from sending a message to receiving it, including the publish request and the pull request. `missing`
-    messages had not arrived when the time `waited` had passed since the last arrival."""
+    is the number of messages that did not arrive. The wait ends after the time `waited` without an arrival."""
 
     messages: int
     missing: int
@@ -157,7 +157,7 @@ class FilterFacts:
 
     - `passing` is the number of published messages that pass the filter.
     - `came` is the number of passing messages that were received.
-    - `others` is the number of received messages that should not pass.
+    - `others` is the number of received messages that do not pass the filter.
     """
 
     passing: int
@@ -234,8 +234,8 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The results of one measurement. `swept` names the resources that killed measurements had left behind, and
-    that this one removed."""
+    """The results of one measurement. `swept` names the leftovers of killed measurements that this measurement
+    removed."""
 
     server: str
     at: datetime

@@ -1,8 +1,8 @@
 """The throw-away topic and subscriptions of a measurement, and the traffic on them.
 
-A measurement first tries to delete resources that do not exist. If this fails for lack of permission, it creates
-nothing, as it could not clean up later. If a measurement is killed, a later one finds the leftovers by their label, and
-removes them once they are an hour old. Pub/Sub itself deletes the subscriptions after a day.
+A measurement first tries to delete resources that do not exist. If it lacks a permission for this, it creates
+nothing, because it could not clean up later. If a measurement is killed, a later one finds the leftovers by their
+label, and removes them once they are an hour old. Pub/Sub itself deletes the subscriptions after a day.
 """
 
 import re
@@ -46,7 +46,7 @@ NEEDED = {
 
 
 class Timed:
-    """Wraps a client, and records the duration of each call, in seconds, by the call's name."""
+    """Wraps a client, and records the duration of each call in seconds, keyed by the call's name."""
 
     def __init__(self, client: Any, clock: Clock, seconds: defaultdict[str, list[float]]) -> None:
         self._client, self._clock, self._seconds = client, clock, seconds
@@ -110,8 +110,8 @@ class Received:
 
 class ThrowAwayTopic:
     """The throw-away topic and subscriptions of one measurement, and the traffic on them. `seconds` contains the
-    durations of all calls, by the call's name. `charged_bytes` is the number of bytes that Pub/Sub charges, by its
-    price list."""
+    durations of all calls, keyed by the call's name. `charged_bytes` is the number of bytes that Pub/Sub charges
+    according to its price list."""
 
     def __init__(self, publisher: Any, subscriber: Any, settings: PubSubSettings, clock: Clock, plan: Plan) -> None:
         self._settings, self._clock, self._plan = settings, clock, plan
@@ -129,14 +129,14 @@ class ThrowAwayTopic:
         self._acknowledged = defaultdict[str, set[str]](set)
 
     def make_topic(self) -> None:
-        """Create the topic. If this process's credentials could not remove the topic, its subscriptions or snapshots
-        later, create nothing and raise PermissionMissing."""
+        """Create the topic, if this process's credentials can also remove it, its subscriptions and its snapshots.
+        Otherwise, create nothing and raise PermissionMissing."""
         for kind in NEEDED:
             self._resources.delete(kind, self._path(kind), NEEDED[kind])
         self._make("topic", {"name": self._topic})
 
     def subscribe(self, role: str, **options: Any) -> str:
-        """Create a subscription of the topic, with `options` in the request, and return its path. Pub/Sub deletes the
+        """Create a subscription to the topic, with `options` in the request, and return its path. Pub/Sub deletes the
         subscription after a day without use."""
         path = self._path("subscription", f"-{role}")
         self._make("subscription", {**short_lived(path, self._topic), **options})

@@ -1,4 +1,4 @@
-"""Lands messages under a name, so that a micro-batch of Spark may be started twice. A manifest lists the rows that
+"""Lands messages under a name, so that Spark can safely start a micro-batch twice. A manifest lists the rows that
 landed under the name.
 
 If there is a manifest for a name, a reader returns the listed rows and pulls nothing. The guarantee follows from the
@@ -59,9 +59,9 @@ def land_named(
     reader that creates the manifest acknowledges its messages; those of other readers are redelivered. If no heartbeat
     is pulled, the manifest lists no rows.
 
-    A heartbeat below `watermark` is late. `is_over` returns true if Spark has finished the batch. If the manifest is
-    missing then, it may have been deleted: the function raises LandingOver and acknowledges nothing. Raises PubSubError
-    or LakeError. The guarantee also holds after these errors, and the same name may be tried again.
+    A heartbeat below `watermark` is late. `is_over` returns true if Spark has finished the batch. If a finished
+    batch had no manifest, its manifest may have been deleted, so the function raises LandingOver and acknowledges
+    nothing. Raises PubSubError or LakeError. After an error, the guarantee still holds, and a retry is safe.
     """
     manifests = Notes(objects, MANIFEST)
     if (landed := manifests.find(name)) is not None:

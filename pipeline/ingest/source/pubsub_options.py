@@ -69,7 +69,7 @@ def _the_same_for_all(value: LakeSettings) -> LakeSettings:
 
 
 class SourceOptions(MessageSettings, ServerSettings):
-    """All options, with their defaults. The options of the message contract have the names of the settings in
+    """All options, with their defaults. The options of the message contract have the same names as the settings in
     `[message]`.
 
     An option is written as `eventTime` or `event_time`; case does not matter.

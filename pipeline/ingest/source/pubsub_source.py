@@ -1,7 +1,7 @@
 """Pub/Sub as a PySpark data source, `format("pubsub")`, for streams and for batch reads. It delivers at least once.
 
-In `read`, a reader lands the messages that it pulls, under a name derived from the end offset of the batch, and
-then acknowledges them. If a task is retried, or a query restarts from its checkpoint, the reader returns the rows that
+In `read`, a reader pulls messages, lands them under a name derived from the end offset of the batch, and then
+acknowledges them. If a task is retried, or a query restarts from its checkpoint, the reader returns the rows that
 have landed and pulls nothing.
 """
 
@@ -52,7 +52,7 @@ from tidemark.pipeline.version import marks, refuse_newer, without_marks
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
 """Clients and heartbeat readers that a worker process keeps. Clients stay open, because a pull may still be in flight
-when a landing ends: its messages are given back when its response arrives."""
+when a landing ends. When the response to that pull arrives, its messages are given back."""
 
 MILLIS = "publishTimestampInMillis"
 DATABRICKS = {"messageId": "message_id", MILLIS: "publish_time"}
@@ -65,7 +65,7 @@ must be the same. The first end offset has the run's real name."""
 
 class Connections:
     """Connections to Pub/Sub and the lake. Each process opens its own on first use, because connections cannot be sent
-    to executors. Driver and executors must reach Pub/Sub and the lake."""
+    to executors. Both the driver and the executors must be able to reach Pub/Sub and the lake."""
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self.options = options
@@ -116,7 +116,7 @@ class Offset:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "Offset":
-        """Convert the result of `written` back to the offset. Raises NewerFormat if a newer tidemark wrote it."""
+        """Convert the result of `written` back to an offset. Raises NewerFormat if a newer tidemark wrote it."""
         refuse_newer(f"an offset of the run {written.get('run')}", written, "checkpoint")
         return cls(**without_marks(written))
 
@@ -131,7 +131,7 @@ PLAN = JsonKind(FOLDER, "restore a copy: its readers may have acknowledged messa
 
 @dataclass(frozen=True)
 class LandingPartition(InputPartition):
-    """The part of a batch that one reader reads. The batch ends at `offset`, and `limit` is for the whole batch."""
+    """The part of a batch that one reader reads. The batch ends at `offset`, and `limit` applies to the whole batch."""
 
     offset: Offset
     reader: int
@@ -160,7 +160,7 @@ class PubSubDataSource(DataSource):
         return cls.called
 
     def schema(self) -> T.StructType:
-        """Return the columns: those of `heartbeats` except the partition column, those named by the option `fields`,
+        """Return the columns: those of `heartbeats` (without the partition column), those named by the option `fields`,
         and the batch's watermark."""
         return source_schema(read_options(self.options))
 
@@ -286,8 +286,8 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
 
     _available_at: datetime | None = None
     _nothing_since: tuple[int, datetime] | None = None
-    """Describes the latest batches in a row without a message from before the query began: the number of the first of
-    these batches, and the time at which the source noticed it. None if the last batch had such a message."""
+    """Describes the current series of batches without a message published before the query began: the number of the
+    first batch, and the time at which the source noticed that batch. None if the last batch had such a message."""
     _limit: ReadLimit | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -313,14 +313,14 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         """Return one partition per reader of the batch that ends at `end`, or none if `start` equals `end`. Their
         number and names depend only on `end`.
 
-        Raises InvalidSettings if the batch in the checkpoint belongs to another lake than the one in the options.
+        Raises InvalidSettings if the batch in the checkpoint belongs to a lake other than the one in the options.
         """
         offset = Offset.read(end)
         if offset.lake != self._options.lake.uri:
             raise InvalidSettings(
                 f"lake = {self._options.lake.uri!r}, but the checkpoint's unfinished batch belongs to the lake "
                 f"{offset.lake!r}. Some of the batch's messages may be acknowledged already, and stored only there: "
-                "finish the batch with that lake, or start a new checkpoint without these messages"
+                "finish the batch with that lake, or start a new checkpoint, which will lack these messages"
             )
         return offset.partitions(self._limit or self.getDefaultReadLimit()) if start != end else []
 
@@ -369,8 +369,8 @@ def as_asked(rows: pa.Table, columns: pa.Schema, fields: Mapping[str, FieldKind]
     """Return the rows with the columns of this schema. Each column has the source's type or is text. Attributes become
     JSON if they are requested as text. A column may have the name that it has in Databricks' source.
 
-    `fields` is the current value of that option. A field is null if the option did not name it when the rows landed, or
-    named it with another kind.
+    `fields` is the current value of the option `fields`. A field is null if this option did not name it when the rows
+    landed, or gave it a different kind.
     """
     to = partial(pc.CastOptions, allow_invalid_utf8=True)  # a payload may be requested as text, as in Spark's casts
     cast = [_column(rows, column, fields).cast(options=to(column.type)) for column in columns]

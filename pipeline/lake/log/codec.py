@@ -107,8 +107,8 @@ _STATE: Mapping[str, TypeAdapter[Any]] = {
     for name, kind in get_type_hints(WatermarkState).items()
     if name not in ("number", "checkpoint", "histogram", "record")
 }
-"""The fields of a watermark state that a compacted entry has in its metadata. The histogram is not one of them, because
-it is the entry's table. The newest decision is stored separately."""
+"""The fields of a watermark state that are stored in a compacted entry's metadata. The histogram is not one of them,
+because it is the entry's table. The newest decision is stored separately."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:
@@ -183,7 +183,7 @@ def _dumped(record: DecisionRecord) -> Any:
 
 
 def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
-    """Return the fields of a decision and of its evidence in one dict, by the names under which they are stored."""
+    """Return the fields of a decision and of its evidence in one dict, keyed by their names in the log."""
     found = _DECISION.dump_python(decision, mode=mode)
     evidence = found["evidence"] or {}
     found |= {"messages_in_band": 0, "passed_over": 0} | {

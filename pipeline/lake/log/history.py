@@ -25,9 +25,9 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 
 def decision_by(log: TrackingLog, moment: datetime) -> tuple[int, DecisionRecord] | None:
-    """Like `decision_in_force`. If the log's first decision is after `moment`, also look for a decision that was made
-    at or before `moment` by a clock that had been set back. This search reads only about SAMPLES decisions, most
-    densely near the log's end, so it may miss the decision if that clock made few others."""
+    """Like `decision_in_force`. If the log's first decision is after `moment`, also look for a decision whose time is
+    at or before `moment` because a clock had been set back. This search reads only about SAMPLES decisions, most
+    densely near the log's end. It may therefore miss such decisions if there are only a few."""
     numbers = log.numbers()
     if (found := _newest_by(log, numbers, moment)) is not None:
         return found
@@ -63,8 +63,8 @@ def first_decision(log: TrackingLog) -> DecisionRecord | None:
 
 
 def sampled(log: TrackingLog, number: int, since: datetime) -> list[Decision]:
-    """Return at most SAMPLES decisions, evenly spaced and in order, of those from the one in force at `since` up to the
-    log entry `number`. Raises LakeError."""
+    """Return at most SAMPLES decisions in order, evenly spaced over the log from the decision in force at `since` to
+    the entry `number`. Raises LakeError."""
     numbers = [one for one in log.numbers() if one <= number]
     begun = decision_in_force(log, since)
     first = numbers[0] if begun is None else begun[0]

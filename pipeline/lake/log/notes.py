@@ -52,8 +52,8 @@ class WatermarkContent:
     """The promise about every valid message with an event time below the watermark: it is `landed` in this lake, or
     `acknowledged` by the reader of base."""
     rejected: int = 0
-    """Number of messages that tracking has rejected since the log began. It may be too high, because copies may count.
-    The watermark promises nothing about rejected messages."""
+    """Number of messages that tracking has rejected since the log began. Redelivered messages are counted again,
+    and lost log entries are not counted. The watermark promises nothing about rejected messages."""
     window_seconds: int | None = None
     """Length of a window in seconds."""
 
@@ -138,7 +138,7 @@ class WatermarkObject:
             if is_old and there.log_entry > now.log_entry:
                 raise LakeError(
                     f"{self._notes.place(self.kind.key)} names log entry {there.log_entry}, but the log ends with "
-                    f"{now.log_entry}; delete this object, and ticks write a new one within two minutes"
+                    f"{now.log_entry}; delete the object, and a tick will write a new one within two minutes"
                 )
             return
         if is_old or (there.watermark, there.reason) != (now.watermark, now.reason):
@@ -163,8 +163,8 @@ class Note:
 
 
 NOTED = JsonKind("log_witness/", key=r"\d{12}", holds=Note)
-"""Stores the records of LogWitness, by the number of the log entry. They are outside the folder `tracking/`, and so
-survive a loss of that folder."""
+"""Stores the records of LogWitness. The key is the number of the log entry. The records are outside the folder
+`tracking/`, and so survive a loss of that folder."""
 
 
 class LogWitness:

@@ -25,10 +25,10 @@ ALWAYS = datetime.max.replace(tzinfo=UTC)
 
 
 class LogPacking:
-    """Archives old entries of one tracking log, and deletes old archives. Both methods return the number of `entries`
-    and of `archives`; a dry run returns the numbers that a real run would have. A decision with a time after `now` (an
-    argument of both methods) was made while the clock was wrong. Its time is ignored: the age of its entry follows from
-    the decisions before and after it."""
+    """Archives old entries of one tracking log, and deletes old archives. Both methods return how many `entries` and
+    `archives` they have archived or deleted, or would have in a dry run. Both take the time `now`. A decision with a
+    later time was made while the clock was wrong. Its time is ignored: the age of its entry follows from the decisions
+    before and after it."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -36,9 +36,9 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> dict[str, int]:
-        """Archive the old entries of the log: all entries before the second-to-last of the compacted entries that are
-        older than `before`. A compacted entry contains the state after all earlier entries. During the move, readers
-        find every entry by its number.
+        """Archive the old entries of the log. Of the compacted entries older than `before`, the last two stay in the
+        log, and all entries before these two are archived. A compacted entry contains the state after all earlier
+        entries. During the move, readers find every entry by its number.
 
         Also delete `leftovers`: objects whose entries were already archived or dropped. They exist if an earlier
         process died before it deleted them.
@@ -115,7 +115,7 @@ class LogPacking:
             if self._archive.read(numbers) != entries:
                 raise CorruptObject(
                     f"{self._archive.place(numbers)} differs from the log's entries; move this object away, and "
-                    "`tidemark housekeep` creates it again"
+                    "`tidemark housekeep` will create it again"
                 ) from None
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:

@@ -54,8 +54,8 @@ Moment = tuple[datetime, float]
 """A wall-clock time and a value of the monotonic clock."""
 
 QUICK = timedelta(minutes=1)
-"""An entry that was the newest less than this long ago cannot have been archived since, because housekeeping archives
-only entries that are older than an hour."""
+"""If an entry was the newest one less than this long ago, it is not archived yet: housekeeping archives only entries
+that are older than an hour."""
 
 READ_ON = 20
 """If `newest` finds this many new entries, it lists the log, which is cheaper than reading on one by one. A tick writes
@@ -74,8 +74,8 @@ class Newest:
 
 
 CHECKPOINT_EVERY = 200
-"""Number of log entries between two compacted entries: at most 33 minutes of 10 s ticks, since each tick writes one or
-more entries. A restart reads all entries since the last compacted one. A lower number would cost space, because a
+"""Number of log entries between two compacted entries. Each tick writes one or more entries, so with 10 s ticks this is
+at most 33 minutes. A restart reads all entries since the last compacted one. A lower number would cost space, because a
 compacted entry is as large as the whole state."""
 
 
@@ -115,8 +115,8 @@ class TrackingLog:
     """The tracking log, and a cached copy of the state that follows from its entries. `catch_up` updates the state.
 
     Several instances may share a log. An instance is not thread-safe. But if Dagster gives up on a tick that still
-    runs, and starts the next one, the two ticks leave no gap in the log. `entry` and `content` use the cache
-    `past`. All instances with that cache add to it the entries that they read or write.
+    runs, and starts the next one, the two ticks leave no gap in the log. Instances may share the cache `past`. `entry`
+    and `content` use it, and add what it lacks. `catch_up` and each append add new entries to it.
     """
 
     def __init__(
@@ -127,9 +127,8 @@ class TrackingLog:
         past: PastEntries | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Open the log. Each append checks that no other writer has taken the same number since the last read, even
-        if the other entry is already archived. With a `clock`, the check is skipped if the last read is less than QUICK
-        ago."""
+        """Open the log. Each append also checks that its number was not taken by an entry that has been archived since
+        the last read. With a `clock`, this check is skipped if the last read or append was less than QUICK ago."""
         self._objects = objects
         self._clock = clock
         self._seen: Moment | None = None
@@ -186,8 +185,8 @@ class TrackingLog:
 
     def append(self, entry: Entry, judged_by: str = "") -> WatermarkState:
         """Write an entry durably under the next free number. `judged_by` is the contract by which the messages in the
-        entry were judged. If the newest contract in the log is another one, raise ContractReplaced and write
-        nothing."""
+        entry were judged. If the newest contract in the log is a different one, raise ContractReplaced and
+        write nothing."""
 
         def build(state: WatermarkState) -> Entry:
             _refuse(judged_by, state.contract)
@@ -200,9 +199,9 @@ class TrackingLog:
     def judge_by(self, contract: str) -> None:
         """State the contract by which this process judges messages. Call this before the process tracks messages.
 
-        If the log has another contract, the change is written to the log. The watermark then holds until the base
+        If the log has a different contract, the change is written to the log. The watermark then holds until the base
         subscription has passed all messages that were judged by the earlier contract. A repeated call raises
-        ContractReplaced if another process has stated another contract since the first successful call.
+        ContractReplaced if another process has stated a different contract since the first successful call.
         """
         is_first = self._judged_by != contract
 
@@ -277,8 +276,8 @@ class TrackingLog:
         return (seen + len(found), found) if is_newest else None
 
     def _following(self, number: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the entries after this number that are in the log itself, with their numbers. Stop at the first that is
-        missing or archived. Each is read when the caller needs it."""
+        """Yield the number and the content of each following entry. Stop at the first entry that is missing or
+        archived. An entry is read only when the caller needs it."""
         with suppress(ObjectMissing):
             for following in count(number + 1):
                 yield following, self._objects.read(entry_name(following))
@@ -404,8 +403,8 @@ class TrackingLog:
           the one that we read. The entry before a compacted entry is not compared, because an archive may begin with a
           compacted entry.
         - An archive begins after the number, or the log continues after a gap: the number was taken.
-        - The log continues without a gap: the number was taken unless our entry is a compacted one, before which
-          archives end.
+        - The log continues without a gap: the number was taken, unless our entry is a compacted one. (Archives end
+          before compacted entries.)
         - The log ends with our entry: the number was not taken. The gap before ours shows that an entry is lost.
         """
         if self._is_quick(read_at):
@@ -521,9 +520,9 @@ def _refuse(contract: str, newest: str) -> None:
     if contract and newest and contract != newest:
         raise ContractReplaced(
             "this process and the one that last started on this lake judge messages by different contracts. The "
-            "messages that this process has pulled will be redelivered. Just after a start with changed settings, this "
-            "ends with the next tick of the sensor `tracking`. Otherwise, restart this process with the [message] "
-            "settings and the tidemark version of the other process"
+            "messages that this process has pulled will be redelivered. Just after a start with changed settings, wait "
+            "for the next tick of the sensor `tracking`. Otherwise, restart this process with the [message] settings "
+            "and the tidemark version of the other process"
         )
 
 

@@ -61,7 +61,8 @@ include."""
 
 
 _found_buckets = set[str]()
-"""The buckets that a request of this process has found. From then on, a 404 means that an object is missing."""
+"""The buckets known to exist, because a request of this process succeeded. From then on, a 404 means that an object is
+missing."""
 
 
 class CloudStorageObjects:
@@ -188,8 +189,8 @@ class CloudStorageObjects:
         """Run `operation`. Unless `once` is true, retry it after transient failures, for a limited time. `call` is the
         kind of bucket call, for the counter and for errors. Translates the client's errors into LakeErrors.
 
-        Raises ObjectMissing if the object does not exist, and BucketMissing if the bucket does not exist. (A `delete`
-        and a `get` with `once` raise ObjectMissing in both cases.)
+        Raises ObjectMissing if the object does not exist, and BucketMissing if the bucket does not exist. Exception:
+        a `delete`, or a `get` with `once`, raises ObjectMissing in both cases.
         """
 
         def attempt() -> T:

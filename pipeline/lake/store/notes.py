@@ -141,7 +141,7 @@ def parquet_rows(written: bytes) -> pa.Table:
 
 
 class Notes(Generic[Content]):
-    """The notes of one kind in one lake. `found`, `replace` and `offer` are for replaceable notes. They make one
+    """The notes of one kind in one lake. `found`, `replace` and `offer` are for replaceable notes. Each makes one
     attempt, which takes a few seconds at most."""
 
     def __init__(self, objects: ObjectStore, kind: NoteKind[Content]) -> None:

@@ -27,7 +27,7 @@ from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, m
 PARTITION = "noticed_on"
 
 FILE_BYTES = 16 << 20
-"""Maximum size of a file's rows in memory, in bytes. A table of rows that exceeds it gets its own file."""
+"""Maximum size of a file's rows in memory, in bytes. A table of rows that exceeds this size gets its own file."""
 
 
 class Change(StrEnum):
@@ -80,7 +80,7 @@ class Position:
 
 
 FOLLOWED = JsonKind("corrections_followed/", holds=Position)
-"""Stores the Position in each windowed table, by the table's name. A lost Position is derived again."""
+"""Stores the Position in each windowed table. The key is the table's name. A lost Position is derived again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Corrections:
     def __init__(self, table: LakeTable, objects: ObjectStore, clock: Clock) -> None:
         self.table, self._files = table, NewFiles(table, clock)
         self.followed = Notes(objects, FOLLOWED)
-        """The Position in each windowed table, by the table's name. A Position whose version is below the one
-        from `noted` is out of date."""
+        """The Position in each windowed table. The key is the table's name. A Position with a lower version than the
+        result of `noted` is out of date."""
 
     def noted(self, table_id: str) -> int | None:
         """Return the version of the windowed table `table_id` up to which its changes are in `corrections`; None if no
@@ -127,14 +127,14 @@ class Corrections:
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
         """Append rows with the columns of CONTENT, and record in the same commit that the changes of a windowed table
-        are complete up to the position `through`. At most FILE_BYTES of the rows and one of `tables` are in memory at
-        a time. Returns the number of rows; without rows, nothing is committed.
+        are complete up to the position `through`. Holds at most FILE_BYTES of rows in memory, plus one of `tables`.
+        Returns the number of rows; without rows, nothing is committed.
 
         `before` is the result of `noted` when the rows were determined. If several processes append changes from the
         same version, only one of them succeeds; the others raise TableConflict. Raises LakeError.
 
-        After an error, no row is visible, unless only the response to the commit was lost or the sync after it failed.
-        `noted` then returns the new version.
+        After an error, no row is visible. Exception: if only the response to the commit was lost, or the sync after the
+        commit failed, the rows are visible, and `noted` returns the new version.
         """
         day = noticed_at.strftime(DAY_FORMAT)
         written = [self._files.write_part(day, rows) for rows in merged(tables, FILE_BYTES) if len(rows)]

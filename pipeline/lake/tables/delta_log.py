@@ -111,8 +111,8 @@ def metadata_of_round(run: str, number: int) -> Mapping[str, str]:
 
 
 def last_round(table: LakeTable) -> tuple[str, int, datetime] | None:
-    """Return the run, the number and the commit time of the last round of an ingest run that was committed to the
-    table. Return None if none of the NEWEST_COMMITS newest commits is from an ingest run. Raises LakeError."""
+    """Return the run, the number and the commit time of the last round that an ingest run committed to the table.
+    Return None if none of the NEWEST_COMMITS newest commits is from an ingest run. Raises LakeError."""
     current = table.current()
     newest = -1 if current is None else current.version()
     with suppress(ObjectMissing):  # the library has deleted old commits

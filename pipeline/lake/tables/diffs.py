@@ -55,8 +55,8 @@ class StatusKind(StrEnum):
 
     - STOPPED: the stream has heartbeats in the lookback before the window, but none in the window.
     - STARTED: the stream has heartbeats in the window, but none in the lookback before it.
-    - MISSED: a gap in which the stream skipped at least one heartbeat (by `windows.heartbeat_period`) ends in the
-      window.
+    - MISSED: a gap ends in the window, and the stream skipped at least one heartbeat in that gap. One heartbeat
+      is expected per `windows.heartbeat_period`.
     """
 
     STOPPED = "stopped"
@@ -81,7 +81,7 @@ STATUS, STATUS_COLUMNS = described(
 
 
 class StreamStatus(WindowedTable):
-    """The `stream_status` table. `behind` finds the windows for which it is out of date."""
+    """The `stream_status` table. `behind` finds the windows for which the table is out of date."""
 
     def rows(self, windows: Collection[str], kind: StatusKind | None = None) -> pa.Table:
         """Return the rows of these windows, sorted by window, kind and stream. If `kind` is given, return only rows of
@@ -90,7 +90,7 @@ class StreamStatus(WindowedTable):
         return found.sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
 
     def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
-        """Return the windows whose rows in `stream_status` are older than those in `heartbeat_diffs`, or missing.
+        """Return the windows whose rows in `stream_status` are missing, or older than those in `heartbeat_diffs`.
         `windows` are the keys of the windows to check.
 
         - Rows are missing if a version of tidemark without `stream_status` computed the diffs.

@@ -156,8 +156,8 @@ class Heartbeats(LakeTable):
         self._checked = table if self.fields.keys() <= there.keys() else None  # another process may add a column
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
-        """Return those of `message_ids` that are in the table with a publish time in `[start, end)`, once per row.
-        Opens only files that may contain such publish times. Memory is proportional to the number of returned ids."""
+        """Return those of `message_ids` that are in the table with a publish time in `[start, end)`. An id is returned
+        once per row. Opens only files that may contain such publish times. Memory is proportional to the result."""
         published, partitions = self.published_in(start, end)
         found = self.scanned(["message_id"], published & pc.field("message_id").isin(message_ids), partitions)
         return pa.concat_arrays([pa.nulls(0, pa.string()), *(rows["message_id"].combine_chunks() for rows in found)])

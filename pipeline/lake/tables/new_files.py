@@ -33,8 +33,8 @@ FILES_AT_ONCE, ON_DISK_AT_ONCE = 16, 2
 ON_DISK_AT_ONCE is the same for a disk, where more threads would only wait for the interpreter's lock."""
 
 BOUNDED = (MOMENT, pa.bool_(), pa.float64(), pa.string())
-"""Types of the columns whose minimum and maximum are written to a file's statistics. A column needs both or neither:
-with only one, Arrow would compare with null, and wrongly skip the file. Columns of other types have neither."""
+"""Types of the columns whose minimum and maximum are written to a file's statistics. A column needs both or neither: if
+it had only one, Arrow would compare with null, and wrongly skip the file. Columns of other types have neither."""
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
 """Strings in a file's statistics are cut to LONGEST_BOUND characters, because every reader of the table loads all
@@ -59,8 +59,8 @@ class NewFile:
 
     def add_action(self, partition_column: str, at_us: int, *, data_change: bool = True) -> AddAction:
         """Return the Delta action that adds the file to the table. `at_us` is the time of the transaction in
-        microseconds. An empty `partition_column` means that the table has no partitions. `data_change` is false if the
-        file only has rows of files that the same transaction removes."""
+        microseconds. An empty `partition_column` means that the table has no partitions. `data_change` is false if all
+        rows of the file come from files that the same transaction removes."""
         stats = {"numRecords": self.rows, **self.stats}
         return AddAction(
             path=self.path,
@@ -115,11 +115,11 @@ class NewFiles:
 
     def add(self, files: Sequence[NewFile], metadata: Mapping[str, str]) -> None:
         """Add files to the table in one transaction with this metadata. Creates the table if it does not exist, and
-        columns that it lacks. When the call returns, the transaction is durable, and readers see all rows.
+        adds missing columns. When the call returns, the transaction is durable, and readers see all rows.
 
         Raises InvalidSettings, and LakeErrors such as LakeFull and TableConflict. After an error, readers see none of
-        the rows or, if only the response to the transaction was lost or the sync after it failed, all of them. The
-        messages are redelivered in both cases and land again, and the computation of windows drops the copies.
+        the rows, unless only the response to the transaction was lost or the sync after it failed: then they see all.
+        In either case, the messages are redelivered and land again, and the computation of windows drops the copies.
         """
         if not files:
             return
@@ -135,8 +135,8 @@ class NewFiles:
 
 
 def refuse_old(table: LakeTable, since_us: int, now_us: int) -> None:
-    """Raise TableConflict if files written since `since_us` may have been deleted as orphans, because the process slept
-    before it added them."""
+    """Raise TableConflict if housekeeping may have deleted files written since `since_us` as orphans. This can happen
+    if the process slept after it wrote the files and before it added them."""
     if (age_us := now_us - since_us) > ADDED_WITHIN_US:
         raise TableConflict(
             f"files of {table.uri} were written {age_us // HOUR_US} h ago, so housekeeping may have deleted them as "

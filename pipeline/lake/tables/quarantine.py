@@ -2,7 +2,7 @@
 
 A message waits in the table until the contract is corrected and the message is requeued. Its rows stay in the table
 even then. Separate objects record which messages were requeued, which messages now have another reason, and by which
-contract all messages were last judged. The next requeue derives a lost object again.
+contract all messages were last judged. If one of these objects is lost, the next requeue derives it again.
 """
 
 import uuid
@@ -41,7 +41,7 @@ class Judgement:
 
 JUDGED_BY = JsonKind("requeued/", key="contract", holds=Judgement)
 UNREADABLE = ""
-"""The digest that `JudgedBy.digest` returns if the stored one is damaged, and that is stored when the contract has
+"""The digest that `JudgedBy.digest` returns if the stored one is damaged. It is also stored when the contract has
 changed. It differs from the digest of every contract, so all messages in quarantine are judged again."""
 
 
@@ -104,14 +104,14 @@ class Requeued(OfDays):
 
 
 class Rejudged(OfDays):
-    """The messages that a requeue rejected again, if the reason or the detail differs from the one in `quarantine`."""
+    """The messages that a requeue rejected again, with a reason or detail that differs from the one in `quarantine`."""
 
     kind = ParquetKind("rejudged/", FOUND_AGAIN, r"[\d-]+/[0-9a-f]+", columns=("message_id", *REJUDGED, "judged_at_us"))
 
     def by_day(self, since: str = "", until: str = "") -> Mapping[str, pa.Table]:
-        """Return the newest reason and detail of the messages that were judged again, by the day on which they were
+        """Return the newest reason and detail of each message that was judged again, keyed by the day on which it was
         rejected. `since` and `until` are the first and the last day. The columns are `message_id`, `reason`, `detail`
-        and `judged_at_us`. For every other day, the mapping returns an empty table."""
+        and `judged_at_us`. For a day without such messages, the mapping returns an empty table."""
         days = groupby(self.between(since, until), _day_of)
         return defaultdict(lambda: NONE_REJUDGED, {day: _newest(self.rows(of_day)) for day, of_day in days})
 

@@ -73,7 +73,7 @@ class KnownStreams:
 
 class Streams:
     """Keeps the `streams` table up to date with `heartbeat_diffs`. An instance is not thread-safe, but several
-    processes may save the table concurrently."""
+    processes can save the table concurrently."""
 
     def __init__(self, table: LakeTable, diffs: LakeTable, clock: Clock) -> None:
         self.table = table
@@ -92,8 +92,8 @@ class Streams:
         return self._after(self._kept(self.current()))
 
     def save(self) -> KnownStreams:
-        """Save all streams of `heartbeat_diffs` in the `streams` table, and return them. An open `heartbeat_diffs` is
-        updated only if necessary. Raises LakeError, and TableConflict if another process always saved first."""
+        """Save and return all streams of `heartbeat_diffs`. An open `heartbeat_diffs` is updated only if `streams` is
+        ahead of it or another process saved first. Raises LakeError, and TableConflict if every attempt fails."""
         for attempt in range(self.table.attempts):
             table = self.current()
             seen = 0 if table is None else table.version()

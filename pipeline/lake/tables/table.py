@@ -54,8 +54,8 @@ VERSIONS_KEPT = timedelta(days=7)
 reader uses a version for that long, and users can still look at last week's rows."""
 
 SPARE = timedelta(days=1)
-"""Time for which a table's log keeps the record of a removed file after the file may be deleted. A vacuum finds removed
-files only by these records."""
+"""Additional time for which a table's log keeps the record of a removed file, after the file's own retention has ended.
+A vacuum finds removed files only by these records."""
 
 SCANNED_ROWS = 5_000
 """Maximum number of rows per batch of a scan. A scan has several batches in memory, and their payloads may be large."""
@@ -64,8 +64,8 @@ DAY_FORMAT = "%Y-%m-%d"
 
 READ = {"timestampNtz", "variantType"}
 """Delta's reader features that change neither the rows of a file nor the names of its columns. If a table has
-`timestampNtz`, the Delta library adds `variantType` at any change of a property. A table with another feature, such as
-deletion vectors, is refused: tidemark would read its deleted rows, and keep replaced files along with the new ones."""
+`timestampNtz`, the Delta library adds `variantType` at any change of a property. A table with any other feature is
+refused: with deletion vectors, tidemark would read deleted rows, and keep each replaced file beside the new one."""
 
 FILE_COLUMNS = {
     **dict.fromkeys(("num_records", "size_bytes", "modification_time"), pa.int64()),
@@ -156,8 +156,8 @@ class LakeTable:
         """Return the table at its newest version; None if the table does not exist. With `as_open`, a table that is
         already open is returned without an update.
 
-        If there is no new commit, the call only looks for the next commit, and reads the last known one, which shows
-        whether the table was deleted or recreated. In a bucket, use `in_place` for changes by Delta's own methods.
+        If there is no new commit, the call makes only two reads: it looks for the next commit, and it reads the last
+        known one to detect a deleted or recreated table. In a bucket, use `in_place` for changes by Delta's methods.
         """
         if as_open and (opened := self._table) is not None:
             return opened
@@ -291,9 +291,9 @@ class LakeTable:
     def published_in(
         self, start: datetime, end: datetime, at: DeltaTable | None = None
     ) -> tuple[pc.Expression, list[str]]:
-        """Return a filter for the rows published in `[start, end)`, and the partitions that may have such rows, by the
-        statistics of the files in the newest version or in the open table `at`. Restrict reads to these partitions:
-        otherwise Arrow opens all files, which takes seconds for a year of rows."""
+        """Return a filter for the rows published in `[start, end)`, and the partitions that may have such rows. The
+        partitions are derived from the file statistics of the newest version, or of the open table `at`. Restrict reads
+        to these partitions: otherwise Arrow opens all files, which takes seconds for a year of rows."""
         files, published = published_files(self.listed(at), start, end), pc.field("publish_time")
         partitions = pc.unique(files[f"partition.{self.partition_column}"]).to_pylist()
         return (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT)), partitions
@@ -340,7 +340,7 @@ class LakeTable:
         return as_data_files(wanted, self.partition_column)
 
     def landed(self) -> pa.Table:
-        """Return one row per file of the newest version, the last landed file first. The columns are those of
+        """Return one row per file of the newest version, the most recently landed file first. The columns are those of
         `listed`, the number of rows (`rows`), and the landing times of the file's first and last row (`first`, `last`;
         the epoch if unknown)."""
         files = self.listed()
@@ -374,9 +374,9 @@ class LakeTable:
         rows_of: Callable[[str], Iterable[pa.Table]],
         order: Sequence[tuple[str, ...]],
     ) -> list[dict[str, Any]]:
-        """Return at most `limit` rows, the newest that may have landed since a moment. `rows_of` returns a day's rows
-        in parts, and `order` has Arrow's sort keys, the newest first. Stops reading earlier days once it has `limit`
-        rows."""
+        """Return the newest rows that may have landed since a moment, at most `limit`. `rows_of` returns a day's rows
+        in parts, and `order` contains Arrow's sort keys, which must put the newest row first. Once there are `limit`
+        rows, no earlier day is read."""
         found: list[dict[str, Any]] = []
         for day in reversed(self.days(since)):
             newest = list[pa.Table]()
@@ -433,7 +433,7 @@ class LakeTable:
             if (alike := there.get(column.name.lower(), (column.name,))[0]) != column.name:
                 raise LakeError(
                     f"{self.uri} has the column {alike} and cannot have {column.name}, which differs only in case. "
-                    "Nothing was committed; use the existing name, or another one"
+                    "Nothing was committed; use the existing name, or choose a different one"
                 )
         return self._altered(lambda alter: alter.add_columns(changed)) if changed else table
 
@@ -453,7 +453,7 @@ class LakeTable:
             if (table := self.in_place()) is not None:
                 change(table.alter)
             if (table := self.current()) is None:
-                raise TableConflict(f"{self.uri} was deleted while it was written; try again")
+                raise TableConflict(f"{self.uri} was deleted during a write; try again")
             return table
 
     def _create(self, schema: pa.Schema) -> None:
@@ -488,7 +488,7 @@ class LakeTable:
 
 
 def kept_for(keep: timedelta) -> dict[str, str]:
-    """Return the table properties by which a log keeps commits and tombstones for the time `keep`, in whole hours."""
+    """Return the table properties that make a log keep commits and tombstones for the time `keep`, in whole hours."""
     names = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
     return dict.fromkeys(names, f"interval {keep // timedelta(hours=1)} hours")
 
@@ -507,7 +507,7 @@ def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) 
 
 
 def merged(tables: Iterable[pa.Table], most_bytes: int, most_rows: int = sys.maxsize) -> Iterator[pa.Table]:
-    """Merge tables into larger ones of at most `most_bytes` and `most_rows`. A table above a limit stays alone."""
+    """Merge tables into larger ones of at most `most_bytes` and `most_rows`. A table above a limit is not merged."""
     held, size, count = list[pa.Table](), 0, 0
     for rows in tables:
         more = rows.nbytes

@@ -6,9 +6,9 @@ times, and list the log three times for each commit. So it works on copies of a 
 A commit to a bucket has these steps. The process may die after any of them:
 
 1. The library writes the commit to the copy. No other process sees it.
-2. The commit is uploaded under the next version. If an object has that name, another writer was first: TableConflict
-   is raised, and nothing is committed. The upload is one atomic request. If only its response is lost, its retry
-   recognizes the object. From then on, all readers see the commit. Its data files were uploaded before.
+2. The commit is uploaded under the next version, after its data files. If an object already has that name, another
+   writer was first: TableConflict is raised, and nothing is committed. The upload is one atomic request, after which
+   all readers see the commit. If only the response is lost, the retry recognizes the object.
 3. After some commits, a checkpoint is uploaded, and then `_last_checkpoint`, which points to it, is replaced. If either
    is missing, readers start from the previous checkpoint and read more commits, until the next checkpoint.
 """
@@ -62,8 +62,8 @@ the open table, and each update and commit goes through all batches, at about 0.
 merge the batches."""
 
 RECENT_COMMITS = 20
-"""Number of commits before the newest one that are read when a table is opened in place, and synced by the next write:
-a writer may have died between its commit and the sync. A checkpoint follows after at most as many commits."""
+"""Number of recent commits that are checked when a table is opened in place. The next write syncs as many, because a
+writer may have died between its commit and the sync. A checkpoint follows after at most this many commits."""
 
 AHEAD = 2
 """Number of commits that are read in parallel when a table is opened from copies. The end of the log is not known, so
@@ -73,7 +73,7 @@ COMMIT_ONLY = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_
 """Commit options for a copy that lacks the objects from which a checkpoint is made."""
 
 CACHED_BYTES = 4 << 20
-"""Maximum size of a table's cached commits in bytes: about two thousand commits of landing."""
+"""Maximum size of a table's cached commits in bytes: about two thousand commits by landing."""
 
 _read: dict[str, tuple[int, list[bytes]]] = {}
 """The cached commits by table address: the version of the first one, and the contents of consecutive commits.
@@ -168,8 +168,8 @@ class TableLog:
             hand_on(self._objects.uri, *cached)
 
     def _has(self, version: int, content: bytes) -> bool:
-        """Return True if the commit of this version has this content. If not, it was deleted, or the table was deleted
-        or recreated."""
+        """Return True if the commit of this version has this content. If not, the commit was deleted, or the table was
+        deleted or recreated."""
         with suppress(ObjectMissing):
             return self.read(version) == content
         return False
@@ -208,8 +208,8 @@ class TableLog:
         return table
 
     def _refuse_empty(self, version: int) -> None:
-        """Raise CorruptObject if one of the commits from which the library has opened the table is empty: those from
-        the last checkpoint to `version`, at most RECENT_COMMITS."""
+        """Raise CorruptObject if a commit from which the library has opened the table is empty. Checks the commits
+        between the last checkpoint and `version`, at most RECENT_COMMITS."""
         first = version - RECENT_COMMITS
         with suppress(ObjectMissing, KeyError, TypeError, ValueError):
             first = max(first, json.loads(self._objects.read(LAST_CHECKPOINT))["version"] + 1)
@@ -273,8 +273,8 @@ class TableLog:
         return content
 
     def _withdraw_if_late(self, table: DeltaTable, name: str) -> None:
-        """If the commit before the commit `name` is gone, delete `name` and raise TableConflict. This process was then
-        paused for days before the upload, and another writer's commit of the same version was cleaned up meanwhile."""
+        """If the commit before the commit `name` is gone, delete `name` and raise TableConflict. In this case, the
+        process was paused for days before the upload, while another writer's commit of this version was cleaned up."""
         if not self.is_unchanged(table):
             self._objects.delete(name)
             raise TableConflict(f"{self._objects.uri}/{name} was committed by another writer long ago; try again")

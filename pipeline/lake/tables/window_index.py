@@ -29,9 +29,9 @@ COMMITS_AT_ONCE = 100
 
 KEPT_FROM = JsonKind("retention/windows-from-", holds=NoContent)
 """Stores the first window whose heartbeats are all kept, as the key of an empty object. Retention has deleted
-heartbeats of earlier windows, so recomputing one of these would replace complete rows with incomplete ones. The key may
-also have the first hour whose heartbeats are kept, after KEY_SEPARATOR: if the lookback grows, the first window is
-derived from this hour."""
+heartbeats of earlier windows, so recomputing one of these would replace complete rows with incomplete ones. After
+KEY_SEPARATOR, the key may also have the first hour whose heartbeats are all kept. If the lookback grows, the first
+window is derived from this hour."""
 
 KEY_SEPARATOR = "_"
 
@@ -39,8 +39,8 @@ KEY_SEPARATOR = "_"
 class WindowIndex:
     """The windows of one lake, by number. Call `update` before each use. Not thread-safe.
 
-    `held` are the windows that may contain a heartbeat, according to file statistics or, without statistics, to the
-    hours by which the files are partitioned. `reached` are the windows that may contain a heartbeat or have one in
+    `held` are the windows that may contain a heartbeat, judging by file statistics or, if a file has none, by the
+    hour of its partition. `reached` are the windows that may contain a heartbeat or have one in
     their lookback. `reached` also has the last window of each hour with a heartbeat: this window is computed after the
     hour's end, so its run can report the whole hour to Dagster as materialized. `computed` are the computed windows.
 
@@ -111,7 +111,7 @@ class WindowIndex:
 
 def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Return two arrays with one element per key: the number of the window, and whether a window of the configured
-    length starts at the time in the key. If not, the window was computed with another length."""
+    length starts at the time in the key. If not, the window was computed with a different length."""
     if isinstance(keys, list):  # an empty list has no type
         keys = pa.array(keys, pa.string())
     starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)

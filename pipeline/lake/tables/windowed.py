@@ -42,9 +42,9 @@ LENGTH = "tidemark.window_length"
 """The table property for the length of the table's windows. Early versions of tidemark did not set it."""
 
 EVIDENT = 8
-"""Minimum number of computed windows at which a derived window length above the expected one counts. The length is
-derived if the table lacks the property LENGTH: it is the smallest distance between the starts of two windows. With only
-a few windows, it may be too great, because no two of them are adjacent."""
+"""If a table lacks the property LENGTH, its window length is derived: it is the smallest distance between the starts of
+two windows. With few windows, this may be too great, because no two of them are adjacent. So a derived length above the
+expected one is ignored if the table has fewer computed windows than this."""
 
 MANIFESTS_KEPT = 2_000
 """Maximum number of manifests that an open table caches: a week of runs over windows of five minutes."""
@@ -143,8 +143,8 @@ class WindowedTable:
 
     def fence(self, windows: Iterable[str], *, as_open: bool = False) -> Fence:
         """Return the current files of these windows. With `as_open`, an open table is not updated first. Call this
-        before the run lists its input. Raises InvalidSettings if the table's windows have another length, and LakeError
-        if a column has another type."""
+        before the run lists its input. Raises InvalidSettings if the table's windows have a different length, and
+        LakeError if a column has a different type."""
         table = self.table.current(as_open=as_open)
         self._refuse_other(table, self.schema)
         return self._files_by_window(set(windows), table)
@@ -308,8 +308,8 @@ FOLDER = "tables"
 
 
 PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
-"""The parts of the path of a custom table's file, within the table. If another tool rewrites a file, the new path has
-another number of parts, and the window is recomputed."""
+"""The parts of the path of a custom table's file, within the table. If another tool rewrites a file, the new path
+does not have the same number of parts, and the window is recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +378,7 @@ class OwnTable(WindowedTable):
     def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
         """Set the columns and the folder of the next run. `schema` is a result of `stored_schema`, `version` is the
         version of the table's definition, and `inputs` contains the digest of each window's input. Raises
-        InvalidSettings (see `hold_to`), and LakeError if the table already has one of the columns with another type."""
+        InvalidSettings (see `hold_to`), and LakeError if a column already exists with a different type."""
         self._refuse_other(self.table.current(), schema)
         self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 

@@ -182,8 +182,8 @@ WORDS: Mapping[str, Callable[[Situation, Any], str]] = {
     "frontier": lambda _, made: iso(made.evidence.frontier),
     "passed_over": lambda s, made: _passed_over(s, made.evidence),
 }
-"""For each name in a finding's sentence, the function that returns its text from the situation and the decision. The
-decision is untyped, because only some findings have the evidence that a name needs."""
+"""For each name in a finding's sentence, the function that returns the text to put in its place, given the situation
+and the decision. The decision is untyped, because the evidence that a name needs exists only for some findings."""
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
 """Bands to try as alternatives, in addition to half of the decision's band. Only bands smaller than the decision's are
