@@ -111,7 +111,7 @@ def show(summary: Summary, console: Console) -> None:
             found.late,
             f"the disorder was {summary.disorder_seconds:.1f} s, the band is {summary.band_seconds:g} s",
         ),
-        ("missed", found.missed, f"and {summary.missed_and_mended} more that were mended by the policy"),
+        ("missed", found.missed, f"and {summary.missed_and_mended} missed earlier, now in recomputed windows"),
         ("left over", len(summary.left_over), "processes"),
         ("time", round(summary.seconds), "seconds"),
     ):

@@ -33,7 +33,7 @@ def reject(place: Place, *messages: dict[str, Any]) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """Three that were parked by a wrong contract, which is mended; and one that no contract takes."""
+    """Three that were parked by a wrong contract, which is correct by now; and one that no contract takes."""
     (tmp_path / "tidemark.toml").write_text(CONFIG.format(folder=tmp_path, attribute="stream_id"))
     found = Place(tmp_path)
     parked = {"attributes": {"stream_id": HOSTILE}}
