@@ -2,7 +2,7 @@
 `signal.publish_to`."""
 
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from google.pubsub_v1 import PublisherClient
@@ -46,8 +46,10 @@ class SignalTopic(WatermarkObject):
         return publisher_client(*self._settings.pubsub.server)
 
     def _sent(self, there: WatermarkContent, now: WatermarkContent) -> WatermarkContent:
-        windows = ClosedWindows.between(there.watermark, now.watermark, self._settings.windowing)
-        name = self._settings.pipeline_name
+        windows, name = None, self._settings.pipeline_name
+        if there.watermark is not None and now.watermark is not None:
+            since, until = datetime.fromisoformat(there.watermark), datetime.fromisoformat(now.watermark)
+            windows = ClosedWindows.between(since, until, self._settings.windowing)
         message = Sent(**asdict(now), pipeline=name, since=there.watermark, windows=windows)
         attributes = {"pipeline": name, "reason": now.reason, "promise": now.promise, "log_entry": str(now.log_entry)}
         attributes |= {} if now.watermark is None else {"watermark": now.watermark}

@@ -112,8 +112,9 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
         tracked_us = state.histogram.oldest_event_us
         tracked = None if tracked_us is None else from_us(tracked_us)
         begin = oldest_of(tracked, heartbeats.extent().oldest_event_time)
-    stands, reaches = (None if one is None else iso(one) for one in (begin, released.watermark))
-    closing = ClosedWindows.between(stands, reaches, settings.windowing) or ClosedWindows(None, None, 0)
+    closing = ClosedWindows(None, None, 0)
+    if begin is not None and released.watermark is not None:
+        closing = ClosedWindows.between(begin, released.watermark, settings.windowing)
     notes = tuple(_notes(state, decided.decision, found))
     return Preview(release, base, found, without, released, closing, notes)
 

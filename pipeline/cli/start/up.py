@@ -75,11 +75,12 @@ def up(
     except StopAsked:
         say("asked to stop while starting")
     finally:
-        say_if_started = say if supervisor.running else lambda _: None
-        say_if_started("stopping")
+        if has_started := bool(supervisor.running):
+            say("stopping")
         supervisor.stop()
         end(ownership, say)
-        say_if_started("stopped")
+        if has_started:
+            say("stopped")
 
 
 NOT_RUNNING = 3

@@ -68,11 +68,9 @@ class ClosedWindows:
     count: int
 
     @classmethod
-    def between(cls, since: str | None, watermark: str | None, windowing: Windowing) -> "ClosedWindows | None":
-        """Return the windows that closed between two watermarks; None if either watermark is None."""
-        if since is None or watermark is None:
-            return None
-        first, end = (windowing.number_of(datetime.fromisoformat(moment)) for moment in (since, watermark))
+    def between(cls, since: datetime, until: datetime, windowing: Windowing) -> "ClosedWindows":
+        """Return the windows that closed between two watermarks."""
+        first, end = windowing.number_of(since), windowing.number_of(until)
         if first >= end:
             return cls(None, None, 0)
         return cls(windowing.numbered(first).key, windowing.numbered(end - 1).key, end - first)
