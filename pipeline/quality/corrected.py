@@ -19,7 +19,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, TableConflict
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
-from tidemark.pipeline.lake.tables.delta_log import Commit, commits, first_commit
+from tidemark.pipeline.lake.tables.delta_log import Commit, next_commits
 from tidemark.pipeline.lake.tables.table import by_partition
 from tidemark.pipeline.lake.tables.windowed import FORGOT, PARTITION, WindowedTable, run_of
 
@@ -93,18 +93,15 @@ def _stretches(
             "earlier state. Corrections resume after version %d",
             *(followed.name, newest.version, after, after),
         )
-    if after is not None and after >= newest.version:
-        return
-    first = first_commit(followed.table.table, -1 if after is None else after)
-    first = newest.version + 1 if first is None else first
-    gap: Iterable[pa.Table] = () if after is None or first == after + 1 else [_gap(followed, after + 1, first - 1)]
-    for start in range(first, max(newest.version, first) + 1, VERSIONS_AT_ONCE):
-        end = min(start + VERSIONS_AT_ONCE - 1, newest.version)
-        tables = chain(gap, _corrections(followed, start, end))
+    while after is None or after < newest.version:
+        found = next_commits(followed.table.table, -1 if after is None else after, VERSIONS_AT_ONCE)
+        found = [commit for commit in found if commit.version <= newest.version]
+        first, end = (found[0].version, found[-1].version) if found else (newest.version + 1, newest.version)
+        gap = [] if after is None or first == after + 1 else [_gap(followed, after + 1, first - 1)]
         through = Position(newest.table_id, end)
-        if rows := corrections.append(tables, clock.now(), noted, through):
+        if rows := corrections.append(chain(gap, _corrections(followed, found)), clock.now(), noted, through):
             noted = end
-        gap = ()
+        after = end
         yield rows, through
 
 
@@ -118,8 +115,8 @@ def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
     return _rows(UNKNOWN, table=followed.name, table_version=last, detail=detail)
 
 
-def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
-    for commit in commits(followed.table.table, first - 1, last):
+def _corrections(followed: FollowedTable, found: Iterable[Commit]) -> Iterator[pa.Table]:
+    for commit in found:
         for window, old, new in _replaced(commit):
             yield _compared(followed, commit, window, old, new)
 

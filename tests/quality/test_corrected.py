@@ -274,26 +274,25 @@ def test_a_window_whose_old_or_new_file_is_gone_or_damaged_is_unknown_and_the_ot
     assert (forgotten["change"], forgotten["window"], forgotten["new_run"]) == ("unknown", FIRST, None)
 
 
-def test_commits_that_are_gone_are_one_row_and_the_rest_is_noted(place: Place) -> None:
-    place.compute({FIRST: {"a": 0}})
+def test_commits_that_are_gone_in_a_row_are_one_row_and_the_rest_is_noted(place: Place) -> None:
+    place.compute({FIRST: {"a": -1}})
     place.follow()
-    for load in (1, 2, 3):
+    for load in range(5):
         place.compute({FIRST: {"a": load}})
-    lose_commits(place, 1, 3)
-    assert place.follow() == 2
-    assert place.follow() == 0
-    (unknown,) = [row for row in place.noted() if row["change"] == "unknown"]
-    assert (unknown["window"], unknown["table_version"]) == (None, 3)
-    assert place.noted()[0] == unknown, "when it was is not known, so it comes first"
+    lose_commits(place, 1, 2, 3, 5)
+    assert [place.follow(), place.follow()] == [4, 0]
+    later, unknown = [row for row in place.noted() if row["change"] == "unknown"]
+    assert [(row["window"], row["table_version"]) for row in (later, unknown)] == [(None, 5), (None, 3)]
+    assert place.noted()[:2] == [later, unknown], "when it was is not known, so it comes first"
     assert unknown in place.lake.corrections().newest(Sought(since=at(2000)), EVERY)
     assert "versions 2 to 3 are gone" in unknown["detail"]
-    place.compute({FIRST: {"a": 4}})
+    place.compute({FIRST: {"a": 5}})
     followed = FollowedTable(HEARTBEAT_DIFFS, place.lake.diffs(), DIFFS_KEY)
     assert follow(place.lake.corrections(), followed, ManualClock(at(0).replace(year=2100))) == 1
     assert place.lake.corrections().newest(Sought(since=at(0).replace(year=2099)), EVERY) == [], (
         "it was replaced before"
     )
-    assert place.said()[changed(4, FIRST, "a", 2, 3)] == 1
+    assert [place.said()[changed(load + 2, FIRST, "a", load - 1, load)] for load in range(6)] == [0, 0, 1, 0, 1, 1]
 
 
 def test_a_silent_lake_leaves_the_corrections_to_the_next_look(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,9 +306,9 @@ def test_a_silent_lake_leaves_the_corrections_to_the_next_look(place: Place, mon
     assert place.follow() == 1
 
 
-def lose_commits(place: Place, first: int, last: int) -> None:
-    """As housekeeping leaves a log: a checkpoint, and no commits before it."""
+def lose_commits(place: Place, *versions: int) -> None:
+    """As housekeeping leaves a log: a checkpoint, and commits before it are gone."""
     table = place.lake.diffs().table.current()
     table.create_checkpoint()
-    for version in (0, *range(first, last + 1)):
+    for version in (0, *versions):
         (place.folder / HEARTBEAT_DIFFS / "_delta_log" / f"{version:020d}.json").unlink()

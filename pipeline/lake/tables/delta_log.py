@@ -123,13 +123,13 @@ def last_round(table: LakeTable) -> tuple[str, int, datetime] | None:
     return None
 
 
-def first_commit(table: LakeTable, after: int) -> int | None:
-    """Return the lowest version greater than `after` whose commit is still in the table's log; None if there is no such
-    version. Raises LakeError."""
-    with suppress(ObjectMissing):
-        table.log.read(after + 1)
-        return after + 1
-    return min((version for version in table.log.versions() if version > after), default=None)
+def next_commits(table: LakeTable, after: int, at_most: int) -> Sequence[Commit]:
+    """Return the first commits with a version greater than `after` that are still in the table's log, in order, up to
+    the next one that is gone, and at most `at_most`. Raises CorruptObject and LakeError."""
+    found = table.log.since(first := after + 1, at_most)
+    if not found and (later := [version for version in table.log.versions() if version > after]):
+        found = table.log.since(first := later[0], at_most)
+    return _parsed(table, first, found[:at_most])
 
 
 def _parsed(table: LakeTable, first: int, contents: Sequence[bytes]) -> list[Commit]:
