@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidemark.pipeline.clock import Clock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import MESSAGE, Messages
-from tidemark.pipeline.errors import PubSubUnreachable
+from tidemark.pipeline.errors import CorruptObject, PubSubUnreachable
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.ingest.outcome import Ingested
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
@@ -24,6 +24,7 @@ from tidemark.pipeline.lake.tables.heartbeats import message_columns, messages_o
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import EVERY, REJUDGED, Rejected, judged_otherwise, without
 from tidemark.pipeline.lake.tables.table import merged
+from tidemark.pipeline.quality.landings import unknown_sentence
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
@@ -65,23 +66,26 @@ class Requeuer:
 
     def run(self, selection: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
         """Judge the messages of `selection` again, in batches, oldest day first. With `dry_run`, write nothing. Raises
-        LakeError. Raises PubSubUnreachable at the end if some messages cannot be judged now. Messages that landed
-        before an error stay landed, and the next requeue resumes."""
-        done = Requeue()
+        LakeError. At the end, raises PubSubUnreachable if some messages cannot be judged now, and CorruptObject if
+        files of `quarantine` are damaged. Messages that landed before an error stay landed, and the next requeue
+        resumes."""
+        done, damaged = Requeue(), dict[str, str]()
         for day in self.quarantine.days(selection.since):
             notes, rejudged = self.requeued.between(day, day), self.rejudged.by_day(day, day)[day]
             columns = [*REJUDGED, *(column.name for column in message_columns())]
             rejudged_us = pc.max(rejudged["judged_at_us"]).as_py() or 0  # in the future if the clock was set back
-            rejected = self.quarantine.rejected(columns, selection, day, rejudged)  # in parts of small files
+            rejected = self.quarantine.rejected(columns, selection, day, rejudged, damaged)  # in parts of small files
             for rows in merged(rejected, BATCH_BYTES, BATCH_ROWS):
                 done += self._requeue(rows, day, notes, from_us(rejudged_us + 1), dry_run=dry_run)
                 tell(len(rows))
+        others = f"{counted(done.heartbeats, 'heartbeat')} of other messages {'would land' if dry_run else 'landed'}"
         if done.waiting.messages:
             raise PubSubUnreachable(
                 f"{counted(done.waiting.messages, 'quarantined message')} cannot be judged now: {done.waiting.why}. "
-                f"{counted(done.heartbeats, 'heartbeat')} of other messages {'would land' if dry_run else 'landed'}. "
-                "Requeue again later"
+                f"{others}. Requeue again later"
             )
+        if damaged:
+            raise CorruptObject(f"{unknown_sentence('to be requeued', damaged)}. {others}")
         return done
 
     def _requeue(self, rows: pa.Table, day: str, notes: list[str], told_at: datetime, *, dry_run: bool) -> Requeue:

@@ -18,7 +18,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReaso
 from tidemark.pipeline.contract.payloads.rejections import Unknown
 from tidemark.pipeline.contract.payloads.schemas import Definition
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.errors import PubSubUnreachable
+from tidemark.pipeline.errors import CorruptObject, PubSubUnreachable
 from tidemark.pipeline.ingest import requeue as requeueing
 from tidemark.pipeline.lake.tables.quarantine import Rejected
 from tidemark.pipeline.lake.tables.table import merged
@@ -182,6 +182,14 @@ def test_the_size_of_each_of_many_small_files_is_asked_for_once() -> None:
     with pytest.raises(TypeError, match="Table"):  # they are no tables, so they cannot be merged
         list(merged(files, 1 << 30))  # type: ignore[arg-type]
     assert sum(map(len, files)) == 200
+
+
+def test_a_damaged_file_is_named_and_the_messages_of_the_others_land(world: World) -> None:
+    first = min(world.folder.glob("**/rejected_on=*/*.parquet"), key=lambda file: file.stat().st_mtime)
+    first.write_bytes(b"no Parquet")
+    with pytest.raises(CorruptObject, match=f"1 damaged file, the first is .*{first.name}.*\\. 4 heartbeats of other"):
+        world.requeue()
+    assert sorted(world.landed_ids()) == messages(world)[A_TICK:]
 
 
 def test_only_what_is_meant_is_requeued(world: World) -> None:

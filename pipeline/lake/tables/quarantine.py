@@ -249,13 +249,18 @@ class Quarantine(LakeTable):
         return sum(file.rows for file in self.files() if file.partition >= first_day(selection.since))
 
     def rejected(
-        self, columns: Sequence[str], selection: Rejected, day: str, rejudged: pa.Table = NONE_REJUDGED
+        self,
+        columns: Sequence[str],
+        selection: Rejected,
+        day: str,
+        rejudged: pa.Table = NONE_REJUDGED,
+        damaged: dict[str, str] | None = None,
     ) -> Iterator[pa.Table]:
         """Yield the rows that were rejected on `day` and match the filter `selection`, in batches with these columns.
         `rejudged` contains the newer reasons and details of messages of that day, which replace those in the
-        table."""
+        table. `damaged` is as in `rows`."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
-        for scanned in self.scanned(needed, selection.filter, [day]):
+        for scanned in self.scanned(needed, selection.filter, [day], damaged):
             rows = as_judged_last(scanned, rejudged)
             if selection.reason is not None:
                 rows = rows.filter(pc.equal(rows["reason"], selection.reason.value))

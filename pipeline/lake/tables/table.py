@@ -259,19 +259,26 @@ class LakeTable:
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned or None)
             with suppress(pa.ArrowException, OSError):
                 return files.to_table(list(columns), filter=wanted, use_threads=False)
-            from pyarrow.dataset import get_partition_keys  # imports pandas
-
             read = [files.schema.empty_table().select([name for name in columns if name in files.schema.names])]
             for file in files.get_fragments(wanted):
-                try:
-                    with self.naming_damage(file.path):
-                        read.append(file.to_table(files.schema, list(columns), filter=wanted, use_threads=False))
-                except (DamagedFile, FileNotFoundError) as error:
-                    if damaged is None:
-                        gone = DamagedFile(self.uri, file.path, "it is gone")
-                        raise error if isinstance(error, DamagedFile) else gone from error
-                    damaged[file.path] = get_partition_keys(file.partition_expression)[self.partition_column]
+                with self._skipping(file, damaged):
+                    read.append(file.to_table(files.schema, list(columns), filter=wanted, use_threads=False))
             return pa.concat_tables(read)
+
+    @contextmanager
+    def _skipping(self, file: Any, damaged: dict[str, str] | None) -> Iterator[None]:
+        """Leave the `with` block if `file`, which it reads, is damaged or missing, and add the file to `damaged`. If
+        `damaged` is None, raise DamagedFile instead."""
+        try:
+            with self.naming_damage(file.path):
+                yield
+        except (DamagedFile, FileNotFoundError) as error:
+            if damaged is None:
+                gone = DamagedFile(self.uri, file.path, "it is gone")
+                raise error if isinstance(error, DamagedFile) else gone from error
+            from pyarrow.dataset import get_partition_keys  # imports pandas
+
+            damaged[file.path] = get_partition_keys(file.partition_expression)[self.partition_column]
 
     def published_between(
         self,
@@ -298,25 +305,33 @@ class LakeTable:
         partitions = pc.unique(files[f"partition.{self.partition_column}"]).to_pylist()
         return (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT)), partitions
 
-    def scanned(self, columns: Sequence[str], wanted: pc.Expression, partitions: Sequence[str]) -> Iterator[pa.Table]:
+    def scanned(
+        self,
+        columns: Sequence[str],
+        wanted: pc.Expression,
+        partitions: Sequence[str],
+        damaged: dict[str, str] | None = None,
+    ) -> Iterator[pa.Table]:
         """Yield the rows of the newest version that match the filter `wanted`, with these columns, in batches of at
         most SCANNED_ROWS. Only rows of these partitions are yielded. Files are not opened if their statistics show that
-        no row matches. Yields nothing if the table does not exist."""
+        no row matches. Yields nothing if the table does not exist. `damaged` is as in `rows`."""
         table = self.current()
         if table is None:
             return
         with table_errors(self.uri):
             pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])]
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned)
-            scanner = files.scanner(
-                list(columns),
-                filter=wanted,
-                batch_size=SCANNED_ROWS,
-                batch_readahead=1,
-                fragment_readahead=1,
-                use_threads=False,
-            )
-            yield from (pa.Table.from_batches([batch]) for batch in scanner.to_batches() if len(batch))
+            for file in files.get_fragments(wanted):
+                scanner = file.scanner(
+                    files.schema,
+                    columns=list(columns),
+                    filter=wanted,
+                    batch_size=SCANNED_ROWS,
+                    batch_readahead=1,
+                    use_threads=False,
+                )
+                with self._skipping(file, damaged):
+                    yield from (pa.Table.from_batches([batch]) for batch in scanner.to_batches() if len(batch))
 
     def listed(self, at: DeltaTable | None = None) -> pa.Table:
         """Return one row per file of the newest version, or of the open table `at`, with the file's partition and
