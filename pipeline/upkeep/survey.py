@@ -437,7 +437,7 @@ def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> Lo
     not raised. Raises NewerFormat, LakeUnreachable and other LakeErrors."""
     numbers = log.numbers()
     damaged, forgotten, lost_end = list[LostEntry](), list[LostEntry](), list[str]()
-    read, is_before, is_compacted = 0, False, False
+    read, is_before, is_compacted, needed = 0, False, False, damaged
     first = min(log.live_numbers(), default=numbers[-1] + 1 if numbers else 0)
     archived = [number for number in numbers if number < first]
     if gone := {*range(min(archived, default=first), first)}.difference(archived):
@@ -447,7 +447,8 @@ def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> Lo
     entries = read_ahead(partial(_entry_or_damage, log), backwards)
     for number, entry in track(entries, total=len(numbers), description="entries of the tracking log"):
         read += 1
-        is_compacted = isinstance(entry, Compacted)
+        if is_compacted := isinstance(entry, Compacted):
+            needed = forgotten  # a tracker needs no earlier entry
         match entry:
             case str():
                 damaged.append(LostEntry(number, entry))
@@ -460,7 +461,7 @@ def check_log(log: TrackingLog, since: datetime, track: Track = untracked) -> Lo
     else:
         if numbers and numbers[0] and not is_compacted:  # after housekeeping, the first entry is a compacted one
             before = numbers[0] - 1
-            damaged.append(LostEntry(before, f"{entry_name(before)} and all earlier entries are missing"))
+            needed.append(LostEntry(before, f"{entry_name(before)} and all earlier entries are missing"))
     if not damaged:
         try:
             log.catch_up_to_append()

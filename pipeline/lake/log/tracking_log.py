@@ -485,10 +485,10 @@ class TrackingLog:
         )
 
     def _is_before_log(self, number: int) -> bool:
-        """Return True if all entries up to this number were archived or dropped: the log now begins with a later
-        compacted entry."""
-        first = min(self.live_numbers(), default=0)
-        return number < first and isinstance(self._live_entry(first), Compacted)
+        """Return True if all entries up to this number were archived or dropped, and no tracker needs them: the log has
+        a compacted entry."""
+        live = self.live_numbers()
+        return number < min(live, default=0) and any(isinstance(self._live_entry(one), Compacted) for one in live)
 
     def _restored(self) -> WatermarkState:
         """Return the state folded from the newest compacted entry and all later entries. If there is no compacted
