@@ -206,8 +206,14 @@ def check_windows(
     except (LakeError, pa.ArrowException) as error:
         unknown.append(f"which windows are stale cannot be determined until the rest is repaired: {error}")
     needed, landed = dict[DataFile, list[Window]](), lake.table(HEARTBEATS)
+    read = max(diffs.versions(windows).values(), default=-1)
     if (opened := landed.current()) is None and any(files.values()):
         unknown.append(f"{landed.uri} has no log, although windows were computed from it: restore a backup of it")
+    elif opened is not None and opened.version() < read:
+        unknown.append(
+            f"{landed.uri} is at version {opened.version()}, but windows were computed from version {read}: the newest "
+            "commits of its log are gone. Restore a backup of the log, and until then remove no orphans"
+        )
     for file in landed.files(at=opened):
         # Only windows near the file's event times, because a long range may have a million windows and many files.
         near = windowing.between(
