@@ -285,6 +285,8 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
                 raise_on_error=False,
             )
 
+        all_of_it = job.execute_in_process(instance=instance, asset_selection=[HEARTBEAT_DIFFS], raise_on_error=False)
+        assert "the run names no partition of heartbeat_diffs" in failure_of(all_of_it)
         assert "are not closed yet" in failure_of(picked(HOUR))
         theirs.decide(START + timedelta(hours=3))
         result = picked("2026-11-21T07-00Z")
@@ -300,7 +302,7 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         assert "housekeeping has deleted heartbeats" in failure_of(picked(HOUR, "2026-11-21T04-00Z"))
         assert picked("2026-11-21T04-00Z", "2026-11-21T04-00Z").all_events[-1].is_failure, "it has no windows"
         failed = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
-        assert [one.tags["dagster/will_retry"] for one in failed] == ["false"] * 3
+        assert [one.tags["dagster/will_retry"] for one in failed] == ["false"] * 4
     assert theirs.rows().equals(ours.rows())
 
 
