@@ -116,6 +116,9 @@ def tracking_sensor(
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
         request, reported = after_decision(context, lake, tracked.state)
+        if request.is_held:
+            problems = lake.kept.get(PROBLEMS, dict[str, str])
+            problems["tracking"] = "; ".join(filter(None, (problems.get("tracking"), request.sentence)))
         events = [*tracking_events(settings, tracked), *reported]
         return request.result(settings, context, said, asset_events=events, cursor=cursor)
 
