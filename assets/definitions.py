@@ -98,7 +98,7 @@ def _landing(
     landing = Event()
     landing.set()
     sensors = [
-        tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock), landing, [job]),
+        tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock, partitions), landing, [job]),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
         ingest_sensor(settings, clock, plan),
         staleness_sensor(settings, clock, counts=True),

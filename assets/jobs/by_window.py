@@ -147,7 +147,10 @@ class WindowsAsset:
         """From the run's partitions, return the windows that are computed or have a heartbeat in their interval or
         lookback. Those before the retention boundary are left out, unless their partition has no later ones. If a
         partition has none at all, and ends with a window before the boundary, return that window, so that
-        `refuse_expired` refuses it. Raises LakeError, and WindowNotClosed if a partition is not closed."""
+        `refuse_expired` refuses it. Raises LakeError, WindowNotClosed if a partition is not closed, and ValueError if
+        there is no partition."""
+        if not (context.has_partition_key or context.has_partition_key_range):
+            raise ValueError(f"the run names no partition of {self.key.to_user_string()}: choose at least one")
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
         refuse_open([windowing.numbered(bounds.stop - 1) for bounds in asked], lake.watermark())
         index = self.index(lake).update()

@@ -1,6 +1,7 @@
 """The assets that runs compute by window: `heartbeat_diffs` and `stream_status`."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -15,15 +16,20 @@ from tidemark.assets.checks import evaluation_of, verdict
 from tidemark.assets.jobs.by_window import Event, WindowsAsset, batch_parts, corrections_noted, window_keys, windows_job
 from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
+from tidemark.assets.scheduler.requests import CHOICE, NothingDue
+from tidemark.assets.scheduler.runs import LOOKED_AT, Runs
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.contract.messages import described
+from tidemark.pipeline.errors import UNREADABLE
 from tidemark.pipeline.figures import counted
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
 from tidemark.pipeline.lake.tables.streams import KnownStreams
+from tidemark.pipeline.lake.tables.table import by_partition
 from tidemark.pipeline.lake.tables.windowed import PARTITION
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, name_of
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, REPORTED, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
@@ -31,6 +37,9 @@ from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
+
+TOLD = (dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+UNSUCCESSFUL = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
 FEW_STOPPED = "few_streams_stopped"
 NAMED = 5
@@ -99,6 +108,46 @@ def compute_and_report(
     followed = FollowedTable(HEARTBEAT_DIFFS.to_user_string(), lake.of("run").diffs(), DIFFS_KEY)
     yield from corrections_noted(lake, followed)
     return silence
+
+
+def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource) -> None:
+    """Materialize the complete partitions of failed and canceled runs that ended between their commit and their events.
+    A partition is left out if the run reported it, or if it was materialized after the newest run over it began. Runs
+    are looked for every LOOK_EVERY, and each is checked once."""
+    now, checked, instance = lake.clock.now(), lake.kept.get((CHOICE, REPORTED), NothingDue), runs.instance
+    if checked.holds(None, now):
+        return
+    ended = [record.dagster_run for record in runs.updated(UNSUCCESSFUL, LOOKED_AT)]
+    lost = [run.run_id for run in ended if run.tags.get(REPORTED) != run.run_id]
+    committed = lake.of(CHOICE).diffs().runs() if lost else {}
+    for run in lost:
+        names = {key: name for key, name in committed.items() if name.startswith(run)}
+        own = instance.get_records_for_run(run, of_type=TOLD[0]).records if names else ()
+        known = {(record.asset_key, record.partition_key) for record in own}
+        with suppress(*UNREADABLE):  # without its manifest, the run's input is unknown
+            for event in _lost_events(names, partitions, lake, instance) if names else ():
+                newest = partial(instance.get_latest_storage_id_by_partition, event.asset_key)
+                told, planned = (max(newest(kind, {str(event.partition)}).values(), default=0) for kind in TOLD)
+                if told < planned and (event.asset_key, event.partition) not in known:
+                    instance.report_runless_asset_event(event)
+        instance.add_run_tags(run, {REPORTED: run})
+    checked.note(None, now, is_due=False)
+
+
+def _lost_events(
+    names: Mapping[str, str], partitions: Partitions, lake: LakeResource, instance: dg.DagsterInstance
+) -> Iterator[dg.AssetMaterialization]:
+    """Yield the materializations of a run, as far as the lake has what they say. `names` has the run's name in the lake
+    for each window."""
+    settings, diffs = lake.settings, lake.of(CHOICE).diffs()
+    rows = {key: sum(file.rows for file in files) for key, files in by_partition(diffs.table.files(names)).items()}
+    manifest = diffs.manifest(min(names.values()))
+    done = ReplacedWindows(manifest.heartbeats_version, manifest.watermark, rows, ())
+    status = Lake(settings.lake, settings.message.kinds, lake.clock).stream_status().rows(names)  # closed afterwards
+    for key, extra in ((HEARTBEAT_DIFFS, partial(diffs_metadata, done, status)), (STREAM_STATUS, lambda _: {})):
+        asset = WindowsAsset(settings, key, partitions, lambda lake: lake.window_index(CHOICE))
+        own = (event for event in asset.reports(lake, instance, done, extra) if event.metadata)
+        yield from (event for event in own if isinstance(event, dg.AssetMaterialization))
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> ReplacedWindows:

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.partitions import stretch_texts, windows_tag
-from tidemark.assets.scheduler.runs import Runs, attempt_of, doing, ended_at, ended_attempts, report_dead
+from tidemark.assets.scheduler.runs import Runs, attempt_of, doing, ended_at, ended_attempts, is_held, report_dead
 from tidemark.assets.scheduler.turns import (
     LONGEST_PAUSE,
     Attempts,
@@ -40,11 +40,12 @@ CHOOSE_WITHIN_SECONDS = 15.0
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request for a run over windows, and a sentence that gives the reason. If there are no windows, no run is
-    requested, and the sentence says why."""
+    requested, and the sentence says why. `is_held` is true if a run has been in Dagster's queue for over LOOK_EVERY."""
 
     windows: Sequence[Window]
     sentence: str
     is_backlog: bool = False
+    is_held: bool = False
 
     def result(
         self, settings: Settings, context: dg.SensorEvaluationContext, opening: str, **more: Any
@@ -139,7 +140,7 @@ def next_request(
     working = [attempt_of(record, windowing, now) for record in at_it]
     nothing = doing(at_it[0], "is computing windows") if at_it else "every closed window is computed"
     if len(working) >= windows.runs_at_once:
-        return Request((), nothing)
+        return Request((), nothing, is_held=any(is_held(record, now - LOOK_EVERY) for record in at_it))
     if watermark is None or (due := due_now(lake, min(watermark, now), now)) is None:
         return Request((), "no window is closed yet")
     memory = lake.kept.get(OLDER, OlderWindows)

@@ -119,6 +119,11 @@ def doing(unfinished: dg.RunRecord, does: str) -> str:
     return f"run {unfinished.dagster_run.run_id[:8]} {'waits in the queue of runs' if waits else does}"
 
 
+def is_held(unfinished: dg.RunRecord, since: datetime) -> bool:
+    """Return True if an unfinished run has waited in Dagster's queue since this moment."""
+    return unfinished.dagster_run.status is dg.DagsterRunStatus.QUEUED and unfinished.create_timestamp < since
+
+
 LONGEST_RUN = timedelta(hours=3)
 """A run that began longer ago than this counts as dead, because `max_runtime_seconds` in dagster.yaml ends a run
 earlier."""

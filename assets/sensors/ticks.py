@@ -4,7 +4,6 @@ Dagster."""
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from threading import Event
 from typing import Any
 
@@ -13,6 +12,8 @@ import dagster as dg
 from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.ingest import run_at_work
+from tidemark.assets.jobs.heartbeat_diffs import report_lost
+from tidemark.assets.partitions import Partitions
 from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import PROBLEMS, Jobs, recorder_of, ticking_sensor
@@ -40,12 +41,19 @@ AfterDecision = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkSta
 to report."""
 
 
-def requesting(settings: Settings, clock: Clock) -> AfterDecision:
-    """Return a function that requests a run over due and stale windows after a decision."""
+def requesting(settings: Settings, clock: Clock, partitions: Partitions) -> AfterDecision:
+    """Return a function that requests a run over due and stale windows after a decision, and reports the partitions of
+    runs that ended before they could."""
     chooser = WindowChooser()
 
     def after_decision(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> RunAndEvents:
-        choose = partial(next_request, Runs(context.instance, settings), lake, state.watermark, clock.now())
+        runs, now = Runs(context.instance, settings), clock.now()
+
+        def choose() -> Request:
+            request = next_request(runs, lake, state.watermark, now)
+            report_lost(runs, partitions, lake)
+            return request
+
         return chooser.request(choose, context), ()
 
     return after_decision
@@ -116,6 +124,9 @@ def tracking_sensor(
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
         request, reported = after_decision(context, lake, tracked.state)
+        if request.is_held:
+            problems = lake.kept.get(PROBLEMS, dict[str, str])
+            problems["tracking"] = "; ".join(filter(None, (problems.get("tracking"), request.sentence)))
         events = [*tracking_events(settings, tracked), *reported]
         return request.result(settings, context, said, asset_events=events, cursor=cursor)
 

@@ -53,7 +53,8 @@ class FailedRun:
 class FailedTick:
     """The record of a sensor's failed or waiting ticks since its last successful tick. `failures` is their number,
     `since` and `last` are the times of the first and the last one, and `reason` explains the last one in one line. If
-    `waits` is true, the ticks did not fail, but left messages that could not be judged yet."""
+    `waits` is true, the ticks did not fail, but left messages that could not be judged yet, or found that Dagster's
+    queue holds a run back."""
 
     sensor: str
     failures: int

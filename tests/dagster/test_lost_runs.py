@@ -10,11 +10,12 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from dagster._core.test_utils import create_run_for_test, freeze_time
 
 from tests.clock import until
+from tests.dagster.house import ModelWorld, Ticking
 from tests.official_emulator import free_port
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.jobs import job
 from tidemark.assets.jobs.job import BEAT, tags_of, working
-from tidemark.assets.scheduler.requests import pause_of
+from tidemark.assets.scheduler.requests import LOOK_EVERY, pause_of
 from tidemark.assets.scheduler.runs import FEWEST, LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, UNFINISHED, Runs, report_dead
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
 from tidemark.local.services.own_files import spark_log
@@ -87,16 +88,22 @@ def test_the_tag_is_searched_only_if_runs_of_others_fill_an_answer(runs: Runs, m
     assert [bool(wanted.tags) for wanted in asked] == [False, False, True]
 
 
-def test_a_queued_run_is_waited_for_and_somebody_elses_runs_are_left_alone(runs: Runs) -> None:
-    theirs = create_run_for_test(runs.instance, job_name=COMPUTE_WINDOWS, status=STATUS.STARTED)
+def test_a_queued_run_is_waited_for_and_noted_and_somebody_elses_runs_are_left_alone(
+    ticking: Ticking, world: ModelWorld
+) -> None:
+    runs, theirs = ticking.runs, ticking.run(COMPUTE_WINDOWS, STATUS.STARTED, {})
     origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("ours"), "a repository").get_job_origin(
         COMPUTE_WINDOWS
     )
-    named = {"job_name": COMPUTE_WINDOWS, "tags": tags_of(SETTINGS), "remote_job_origin": origin}
+    named = {"job_name": COMPUTE_WINDOWS, "tags": tags_of(ticking.settings), "remote_job_origin": origin}
     queued = create_run_for_test(runs.instance, status=STATUS.QUEUED, **named)
-    later = SystemClock().now() + timedelta(days=30)
-    assert f"run {queued.run_id[:8]} waits in the queue" in (pause_of(runs, COMPUTE_WINDOWS, later) or "")
+    waits = f"run {queued.run_id[:8]} waits in the queue of runs"
+    assert pause_of(runs, COMPUTE_WINDOWS, SystemClock().now() + timedelta(days=30)) == waits
     assert status_of(runs, theirs) is STATUS.STARTED
+    for later, notes in ((timedelta(0), []), (LOOK_EVERY, [waits])):
+        world.clock.advance(SystemClock().now() + later - world.clock.now())
+        ticking.track()
+        assert [note.reason for note in ticking.lake().failed_ticks().newest() if note.waits] == notes
 
 
 def test_a_run_that_says_something_is_waited_for_until_it_is_older_than_any(runs: Runs) -> None:

@@ -8,25 +8,32 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 from pyspark.sql import DataFrame
 
 import tidemark
+from tests.dagster.house import SOMEBODY_ELSES
 from tests.dagster.test_diffs_asset import CLASSIC, HOUR, START, WATERMARK, WINDOWS, Materializing, failure_of
 from tests.pubsub.builders import raising
 from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.jobs import by_window
+from tidemark.assets.jobs import by_window, heartbeat_diffs
+from tidemark.assets.jobs.by_window import WindowsAsset, corrections_noted
 from tidemark.assets.jobs.job import tags_of
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.assets.partitions import Partitions, stretch_named, stretch_texts, windows_tag
 from tidemark.assets.scheduler.runs import Runs, ended_attempts
+from tidemark.assets.sensors.ticks import requesting
 from tidemark.pipeline.clock import SystemClock, format_duration
+from tidemark.pipeline.compute.micro_batch import compute_windows
+from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.tables.corrections import Sought
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, op_of
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, PIPELINE, REPORTED, op_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LENGTHS, WindowSettings
 from tidemark.pipeline.upkeep.survey import Fault, Survey, Surveyor
 from tidemark.pipeline.windows import Windowing
+from tidemark.resources.lake import LakeResource
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
@@ -236,6 +243,39 @@ def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_compu
         assert shown() == {"2026-11-21T06-00Z"}, "a run that is refused changes nothing"
 
 
+def test_what_a_run_committed_before_it_died_is_materialized_once(
+    tmp_path: Path, computed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = Materializing(tmp_path, CLASSIC, copied_from=computed)
+    house.decide(START + timedelta(minutes=40))
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def known() -> list[list[dg.AssetMaterialization]]:
+            """What is known, newest first, after ticks of two code servers."""
+            for _ in range(2):
+                clock, settings, kept = SystemClock(), house.settings, Kept()
+                tick = requesting(settings, clock, Partitions(settings.windowing, clock.now()))
+                lake = LakeResource(settings=settings, kept=kept, clock=clock)
+                tick(dg.build_sensor_context(instance), lake, house.lake.tracking_log().catch_up())
+            found = (instance.fetch_materializations(asset, 9).records for asset in (HEARTBEAT_DIFFS, STREAM_STATUS))
+            return [[record.asset_materialization for record in records] for records in found]
+
+        theirs = [
+            create_run_for_test(instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.FAILURE, tags=tags)
+            for tags in SOMEBODY_ELSES
+        ]
+        assert run_over(house, instance, *WINDOWS, LAST).success
+        for count, gap in enumerate((compute_windows, WindowsAsset.reports, corrections_noted), 1):
+            with monkeypatch.context() as patched:
+                owner = WindowsAsset if gap is WindowsAsset.reports else heartbeat_diffs
+                patched.setattr(owner, gap.__name__, raising(RuntimeError("killed")))
+                assert not run_over(house, instance, WINDOWS[0]).success
+            assert [len(events) for events in known()] == [count, count], gap.__name__
+        ours, by_us = known()[0][:2]
+        assert by_us.metadata == ours.metadata
+        assert all(REPORTED not in instance.get_run_by_id(run.run_id).tags for run in theirs)
+
+
 def test_an_hour_is_materialized_once_it_is_over_and_its_windows_are_computed(tmp_path: Path, computed: Path) -> None:
     house = Materializing(tmp_path, CLASSIC, copied_from=computed)
     with dg.DagsterInstance.ephemeral() as instance:
@@ -285,6 +325,8 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
                 raise_on_error=False,
             )
 
+        all_of_it = job.execute_in_process(instance=instance, asset_selection=[HEARTBEAT_DIFFS], raise_on_error=False)
+        assert "the run names no partition of heartbeat_diffs" in failure_of(all_of_it)
         assert "are not closed yet" in failure_of(picked(HOUR))
         theirs.decide(START + timedelta(hours=3))
         result = picked("2026-11-21T07-00Z")
@@ -300,7 +342,7 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         assert "housekeeping has deleted heartbeats" in failure_of(picked(HOUR, "2026-11-21T04-00Z"))
         assert picked("2026-11-21T04-00Z", "2026-11-21T04-00Z").all_events[-1].is_failure, "it has no windows"
         failed = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
-        assert [one.tags["dagster/will_retry"] for one in failed] == ["false"] * 3
+        assert [one.tags["dagster/will_retry"] for one in failed] == ["false"] * 4
     assert theirs.rows().equals(ours.rows())
 
 

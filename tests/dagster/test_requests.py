@@ -65,6 +65,7 @@ class World:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(requests, "report_dead", lambda *_: self.working)
             patched.setattr(requests, "attempt_of", lambda one, *_: self.attempt(one[1], self.now))
+            patched.setattr(requests, "is_held", lambda *_: False)
             patched.setattr(requests, "doing", lambda _, does: f"run run-0 {does}")
             patched.setattr(requests, "ended_attempts", lambda *_: self.attempts)
             patched.setattr(requests, "due_now", lambda _, watermark, __: Spans(*self.due(watermark)))
