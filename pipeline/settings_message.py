@@ -163,7 +163,8 @@ class MessageSettings(Section):
     contain `/`, different streams may get the same id."""
     publisher_id: Annotated[str, _place(*IN_MESSAGE), Effect.NEXT] = "attribute:heartbeat_id"
     """Path of the id that the publisher gives a message. Copies of a message share it. Without an id, a message that
-    was published twice counts as two heartbeats."""
+    was published twice counts as two heartbeats. So does a message that lands both before and after a change of this
+    path, such as after a seek."""
     max_future_skew: NotNegative = timedelta(minutes=5)
     """A message whose event time is more than this after its publish time is rejected. Smaller: fewer heartbeats of
     fast clocks get into wrong windows, and more messages are rejected."""

@@ -103,8 +103,8 @@ class Effect(StrEnum):
     """The next run of housekeeping deletes what is older than the new value; `tidemark housekeep --dry-run` lists it. A
     larger value restores nothing that is already deleted."""
     CREATION = "at creation"
-    """Existing subscriptions keep the value that they were created with; `tidemark provision` and `tidemark doctor`
-    name the `gcloud` command that changes it."""
+    """Existing subscriptions keep the value that they were created with; `tidemark provision` and `tidemark doctor` say
+    what differs, and what to do."""
     ANEW = "anew"
     """tidemark starts empty in the new place. The data in the earlier place stays there."""
     REFUSED = "refused"

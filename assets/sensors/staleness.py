@@ -167,8 +167,9 @@ def _stale(look: CheckInput, found: MissedHeartbeats) -> str:
             "the check for missed heartbeats is not finished: at least "
             f"{found.left} commits, manifests or hours of the tables are left; the next tick continues"
         )
-    within, kept_since = look.lake.settings.windows.recompute_within, look.lake.kept_windows(look.user).since()
-    due = to_compute_again(found, look.state.watermark, within, kept_since)
+    windows, kept_since = look.lake.settings.windows, look.lake.kept_windows(look.user).since()
+    since = max(windows.first, kept_since or windows.first)  # runs over earlier windows are refused
+    due = to_compute_again(found, look.state.watermark, windows.recompute_within, since)
     _recompute(look, due)
     return f"stale windows to recompute: {len(due)}" if due else "no stale window needs to be recomputed"
 
@@ -180,10 +181,10 @@ def _recompute(look: CheckInput, stale: Sequence[Window]) -> None:
 
 
 def to_compute_again(
-    missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, kept_since: datetime | None
+    missed: MissedHeartbeats, watermark: datetime | None, within: timedelta, since: datetime
 ) -> list[Window]:
-    """Return the stale windows that end after `watermark - within`, and do not start before `kept_since`, if given."""
+    """Return the stale windows that end after `watermark - within`, and do not start before `since`."""
     if watermark is None:
         return []
-    stale = [found.window for found in missed.stale if watermark - found.window.end < within]
-    return [window for window in stale if kept_since is None or window.start >= kept_since]
+    stale = (found.window for found in missed.stale if found.window.start >= since)
+    return [window for window in stale if watermark - window.end < within]

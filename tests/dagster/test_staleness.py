@@ -2,7 +2,7 @@
 what somebody changes in the subscriptions after provisioning, once."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,14 @@ def ticking_on(
     clock: ManualClock | None = None,
     max_lag: timedelta | None = None,
     length: timedelta = LENGTH,
+    first: datetime = WINDOWS[0].start,
     **checks: Any,
 ) -> Ticking:
     settings = Settings(
         pubsub=sections.PubSubSettings(emulator_host="127.0.0.1:1"),  # nobody answers, at once
-        windows=sections.WindowSettings(length=length, lookback=LOOKBACK, recompute_missed=recompute_missed),
+        windows=sections.WindowSettings(
+            length=length, first=first, lookback=LOOKBACK, recompute_missed=recompute_missed
+        ),
         watermark=sections.WatermarkSettings(tick=seconds(10), max_lag=max_lag),
         lake=sections.LakeSettings(uri=f"file:{history.folder / 'lake'}"),
         checks=sections.CheckSettings(**checks),
@@ -140,14 +143,19 @@ def test_exactly_the_stale_windows_are_requested_together(history: History, inst
 
 
 @pytest.mark.parametrize(
-    ("policy", "request_of"),
-    [("never", None), ("within 4m", [stretch(7, 9)]), ("automatic", [stretch(0, 1), stretch(7, 9)])],
+    ("policy", "first", "request_of"),
+    [
+        ("never", 0, None),
+        ("within 4m", 0, [stretch(7, 9)]),
+        ("automatic", 0, [stretch(0, 1), stretch(7, 9)]),
+        ("automatic", 2, [stretch(7, 9)]),
+    ],
 )
-def test_the_policy_says_which_stale_windows_are_computed_again(
-    history: History, instance: dg.DagsterInstance, policy: str, request_of: list[str] | None
+def test_the_policy_and_windows_first_say_which_stale_windows_are_computed_again(
+    history: History, instance: dg.DagsterInstance, policy: str, first: int, request_of: list[str] | None
 ) -> None:
     history.land([Beat("b", 1), Beat("b", 479)])
-    ticking = ticking_on(history, instance, policy)
+    ticking = ticking_on(history, instance, policy, first=WINDOWS[first].start)
     assert asked(ticking) == request_of
 
 
