@@ -349,8 +349,8 @@ class WindowSettings(Section):
     """Length of a window: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20 or 30 minutes; 1, 2, 3, 4, 6, 8, 12 or 24 hours. Shorter:
     results come sooner, but more lookback is read in total."""
     first: Annotated[datetime, Effect.REQUEUE] = datetime(2026, 1, 1, tzinfo=UTC)
-    """Start of the first window: midnight UTC plus a multiple of `length`. Earlier event times are rejected, and
-    earlier windows are not requested."""
+    """Start of the first window: midnight UTC, in 1970 or later, plus a multiple of `length`. Earlier event times are
+    rejected, and earlier windows are not requested."""
     lookback: Annotated[NotNegative, Effect.RECOMPUTE] = timedelta(minutes=10)
     """Longest gap that is measured. A window reads input from this long before its start, so use at least a few
     heartbeat periods."""
