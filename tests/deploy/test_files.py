@@ -131,6 +131,8 @@ def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypa
         rights = one["securityContext"]
         assert (rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"]) == (False, True)
         assert rights["capabilities"] == {"drop": ["ALL"]}
+        writable = {volume["mountPath"] for volume in one["volumeMounts"] if "readOnly" not in volume}
+        assert variables["TIDEMARK_DAGSTER__STORAGE"] in writable
         assert "limits" in one["resources"]
         assert "latest" not in str(one["image"])
     code, status = containers()
