@@ -140,11 +140,13 @@ def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypa
     runs = yaml_of("kubernetes/values.yaml")["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]
     assert not code["includeConfigInLaunchedRuns"]["enabled"], "runs would get the server's account and resources"
     assert (runs["containerConfig"]["env"], runs["podSpecConfig"]["volumes"]) == (code["env"], code["volumes"])
-    assert runs["podTemplateSpecMetadata"]["labels"] == code["labels"], "the network policies go by them"
+    assert "serviceAccountName" not in runs["podSpecConfig"], "runs of other locations would have it"
     check_command(status["command"])
     variables = {pair["name"]: pair["value"] for pair in code["env"]}
     assert variables["TIDEMARK_DAGSTER__LOCATION"] == code["name"]
     of_runs = json.loads(variables["DAGSTER_CLI_API_GRPC_CONTAINER_CONTEXT"])["k8s"]["run_k8s_config"]
+    assert of_runs["pod_template_spec_metadata"]["labels"] == code["labels"], "the network policies go by them"
+    assert of_runs["pod_spec_config"]["serviceAccountName"] == "tidemark-runs"
     assert of_runs["pod_spec_config"]["securityContext"] == code["podSecurityContext"]
     assert of_runs["container_config"]["securityContext"].items() <= code["securityContext"].items()
     assert f"{code['image']['repository']}:{code['image']['tag']}" == status["image"]
