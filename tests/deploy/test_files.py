@@ -148,7 +148,7 @@ def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypa
     assert of_runs["pod_template_spec_metadata"]["labels"] == code["labels"], "the network policies go by them"
     assert of_runs["pod_spec_config"]["serviceAccountName"] == "tidemark-runs"
     assert of_runs["pod_spec_config"]["securityContext"] == code["podSecurityContext"]
-    assert of_runs["container_config"]["securityContext"].items() <= code["securityContext"].items()
+    assert of_runs["container_config"]["securityContext"] == code["securityContext"]
     assert f"{code['image']['repository']}:{code['image']['tag']}" == status["image"]
 
 
