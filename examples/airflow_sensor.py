@@ -15,10 +15,11 @@ from typing import Any
 from tidemark_watermark import read_watermark
 
 BaseSensorOperator: Any = object
-with suppress(ImportError):
-    from airflow.sensors.base import BaseSensorOperator  # Airflow 2
-with suppress(ImportError):
-    from airflow.sdk import BaseSensorOperator  # Airflow 3
+try:
+    from airflow.sdk import BaseSensorOperator  # Airflow 3, which warns of Airflow 2's name
+except ImportError:
+    with suppress(ImportError):
+        from airflow.sensors.base import BaseSensorOperator  # Airflow 2
 
 logger = logging.getLogger(__name__)
 

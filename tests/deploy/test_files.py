@@ -131,6 +131,8 @@ def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypa
         rights = one["securityContext"]
         assert (rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"]) == (False, True)
         assert rights["capabilities"] == {"drop": ["ALL"]}
+        writable = {volume["mountPath"] for volume in one["volumeMounts"] if "readOnly" not in volume}
+        assert variables["TIDEMARK_DAGSTER__STORAGE"] in writable
         assert "limits" in one["resources"]
         assert "latest" not in str(one["image"])
     code, status = containers()
@@ -138,13 +140,15 @@ def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypa
     runs = yaml_of("kubernetes/values.yaml")["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]
     assert not code["includeConfigInLaunchedRuns"]["enabled"], "runs would get the server's account and resources"
     assert (runs["containerConfig"]["env"], runs["podSpecConfig"]["volumes"]) == (code["env"], code["volumes"])
-    assert runs["podTemplateSpecMetadata"]["labels"] == code["labels"], "the network policies go by them"
+    assert "serviceAccountName" not in runs["podSpecConfig"], "runs of other locations would have it"
     check_command(status["command"])
     variables = {pair["name"]: pair["value"] for pair in code["env"]}
     assert variables["TIDEMARK_DAGSTER__LOCATION"] == code["name"]
     of_runs = json.loads(variables["DAGSTER_CLI_API_GRPC_CONTAINER_CONTEXT"])["k8s"]["run_k8s_config"]
+    assert of_runs["pod_template_spec_metadata"]["labels"] == code["labels"], "the network policies go by them"
+    assert of_runs["pod_spec_config"]["serviceAccountName"] == "tidemark-runs"
     assert of_runs["pod_spec_config"]["securityContext"] == code["podSecurityContext"]
-    assert of_runs["container_config"]["securityContext"].items() <= code["securityContext"].items()
+    assert of_runs["container_config"]["securityContext"] == code["securityContext"]
     assert f"{code['image']['repository']}:{code['image']['tag']}" == status["image"]
 
 
