@@ -19,6 +19,7 @@ from tests.lake.builders import put, version_of
 from tests.quick import with_policy
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import Noted, noted_file
+from tidemark.pipeline.cli.output import print_rows
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
@@ -199,6 +200,13 @@ def test_diffs_are_those_of_a_window_by_its_key_or_a_time_in_it_or_the_newest_of
     table = built.place.tidemark("diffs", "--stream", stream, "--limit", "1")
     assert f"1 of {counted(len(of_stream), 'row')};" in table.out
     assert of_stream[-1]["window"] in table.out, "its key is never cut"
+
+
+def test_a_table_that_is_too_wide_says_how_many_columns_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{f"column_{number}": number for number in range(100)}], "1 row", as_json=False)
+    header, row, said = capsys.readouterr().out.splitlines()
+    assert (header.split()[-1], row.split()[-1]) == ("colum…", "17")
+    assert said == "1 row; left out for lack of width: 82 columns right of column_17"
 
 
 @pytest.mark.parametrize(
