@@ -172,12 +172,15 @@ def print_rows(
             print_json(row, exact=True)
         return
     terminal, every = console(), names or list(rows[0] if rows else ())
-    names = every[: max(1, terminal.width // NARROWEST)]
-    if hidden := every[len(names) :]:
-        foot += f"; left out for lack of width: {counted(len(hidden), 'column')} right of {names[-1]}"
+    whole_width = max((len(row[whole]) for row in rows), default=0) if whole else 0
+    fits = max(1, (terminal.width - whole_width) // NARROWEST)
+    hidden = [name for name in every if name != whole][fits:]
+    names = [name for name in every if name not in hidden]
+    if hidden:
+        foot += f"; left out for lack of width: {counted(len(hidden), 'column')} from {hidden[0]} on"
     table = columns(*names, rows=(["" if row[name] is None else row[name] for name in names] for row in rows))
     if whole:
-        table.columns[names.index(whole)].min_width = max((len(row[whole]) for row in rows), default=0)
+        table.columns[names.index(whole)].min_width = whole_width
     if names:
         terminal.print(table)
     terminal.print(f"[dim]{safe(foot)}[/]")

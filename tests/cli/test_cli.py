@@ -213,10 +213,11 @@ def test_a_deleted_current_folder_is_said(
 
 
 def test_a_table_that_is_too_wide_says_how_many_columns_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows([{f"column_{number}": number for number in range(100)}], "1 row", as_json=False)
+    rows = [{**{f"column_{number}": number for number in range(100)}, "window": "key"}]
+    print_rows(rows, "1 row", whole="window", as_json=False)
     header, row, said = capsys.readouterr().out.splitlines()
-    assert (header.split()[-1], row.split()[-1]) == ("colum…", "17")
-    assert said == "1 row; left out for lack of width: 82 columns right of column_17"
+    assert (len(header.split()), row.split()[-2:]) == (19, ["17", "key"])
+    assert said == "1 row; left out for lack of width: 82 columns from column_18 on"
 
 
 @pytest.mark.parametrize(
