@@ -164,8 +164,8 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
 @check_of(HEARTBEATS)
 def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
     """Count messages that base lost in the last hour: tracking received them, and base no longer has them, but they
-    never landed. Possible causes: a seek forward, an expiry, or another consumer that acknowledges on base. Also count
-    landed messages that tracking never received."""
+    never landed. Possible causes: a seek forward, an expiry, another consumer that acknowledges on base, or an
+    emulator that restarted empty. Also count landed messages that tracking never received."""
     # An error, since only a seek of base to a time before the loss brings the messages back.
     lake = look.lake.of(look.user)
     kept_from, keep = look.lake.kept_windows(look.user).heartbeats_from(), look.lake.settings.housekeeping.quarantine

@@ -292,6 +292,8 @@ def _explain(error: ValidationError, file: Path, prefix: str) -> str:
         rule = WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
         if problem["type"] == "string_pattern_mismatch":
             rule = IN_WORDS.get(problem["ctx"]["pattern"], rule)
+        if problem["type"] in ("model_type", "dict_type"):
+            rule = f"write a table, such as [{'.'.join(place)}]"
         if problem["type"] == "extra_forbidden":
             rule = f"there is no such setting{_nearest(place)}"
         # The value of a whole section may contain secrets, and an address a login or a token.

@@ -269,7 +269,7 @@ WRONG = [
     ("[spark]\nremote = 'sc://localhost:99999'", "sc://host:port"),
     ("[tables.t]\nfile = 't.txt'", "name the file, such as file ="),
     ("[tables.t]\nfile = 't.py'\nkey = ['a']", "pass them to the function's decorator"),
-    ("watermark = 5", "valid dictionary"),
+    ("watermark = 5", "write a table, such as [watermark]"),
 ]
 """Settings files, and what is said of a value in them."""
 

@@ -63,7 +63,7 @@ CALLS: dict[str, tuple[float, float]] = {
     "ModifyAckDeadline": (0.5, 0.0),
     "CreateSnapshot": (4.5, 5.2),
     "DeleteSnapshot": (4.5, 5.2),
-    "ListSnapshots": (2.0, 2.0),
+    "ListSnapshots": (1.0, 1.0),
 }
 """Calls to Pub/Sub per tick: if it answers at once, and if it answers as slowly as the service may."""
 

@@ -111,6 +111,10 @@ def settings_file(
     ] = False,
 ) -> None:
     """Make the file of `--config` the settings file of the command that runs."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise TidemarkError("the current folder was deleted: change to an existing one") from error
     if config is not None:
         os.environ["TIDEMARK_CONFIG"] = str(config.resolve())
     adapt_environment()

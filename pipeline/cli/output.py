@@ -21,11 +21,17 @@ from rich.table import Table
 
 from tidemark.pipeline.clock import format_duration, iso
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.figures import counted
 from tidemark.pipeline.phrases import printable
 from tidemark.pipeline.windows import Window
 
 FILE_WIDTH = 150
 """Width of a line that is written to a file or a pipe. At Rich's default of 80, table cells would wrap."""
+
+
+NARROWEST = 8
+"""Minimum width of a column of `print_rows`, with its padding. Without it, Rich shrinks the columns of a wide table
+until nothing of them is left."""
 
 
 class QuietConsole(Console):
@@ -159,16 +165,22 @@ def print_rows(
     rows: Sequence[Mapping[str, Any]], foot: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
     """Print rows as a table or, with `as_json`, as one JSON object per line, with exact times. The table has the
-    columns `names`, by default those of the first row. A null is an empty cell. The column `whole` is never cut. The
-    text `foot` follows the table."""
+    columns `names`, by default those of the first row, as far as they fit. A null is an empty cell. The column `whole`
+    is never cut. The text `foot` follows the table."""
     if as_json:
         for row in rows:
             print_json(row, exact=True)
         return
-    terminal, names = console(), names or list(rows[0] if rows else ())
+    terminal, every = console(), names or list(rows[0] if rows else ())
+    whole_width = max((len(row[whole]) for row in rows), default=0) if whole else 0
+    fits = max(1, (terminal.width - whole_width) // NARROWEST)
+    hidden = [name for name in every if name != whole][fits:]
+    names = [name for name in every if name not in hidden]
+    if hidden:
+        foot += f"; left out for lack of width: {counted(len(hidden), 'column')} from {hidden[0]} on"
     table = columns(*names, rows=(["" if row[name] is None else row[name] for name in names] for row in rows))
     if whole:
-        table.columns[names.index(whole)].min_width = max((len(row[whole]) for row in rows), default=0)
+        table.columns[names.index(whole)].min_width = whole_width
     if names:
         terminal.print(table)
     terminal.print(f"[dim]{safe(foot)}[/]")

@@ -47,7 +47,7 @@ CHECKS = (
 
 
 UP_WAITS_SECONDS = 4.0
-"""Maximum time that `tidemark up` waits for the check of credentials, and again for the checks of other services."""
+"""Maximum time that `tidemark up` waits for the checks of credentials and of other services together."""
 
 
 def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[CheckFinding]:
@@ -59,12 +59,14 @@ def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | Non
     on_pubsub, in_a_bucket = not settings.emulated, settings.lake.folder is None and settings.lake.endpoint is None
     if not (on_pubsub or in_a_bucket):
         return examine(setup, checks, within)
+    began = setup.clock.monotonic()
     found = examine(setup, [Check(CREDENTIALS, rest.check_credentials)], within)
     if any(finding.level is Level.BROKEN for finding in found):
         asking = {PUBSUB, PERMISSIONS, QUOTAS} if on_pubsub else set()
         asking |= {LAKE, VERSIONS, PERMISSIONS, CLOCK} if in_a_bucket else set()
         checks = [check for check in checks if check.subject not in asking]
-    return [*found, *examine(setup, checks, within)]
+    left = None if within is None else within - (setup.clock.monotonic() - began)
+    return [*found, *examine(setup, checks, left)]
 
 
 def running(settings: Settings) -> Sequence[Component]:

@@ -4,6 +4,7 @@ it. Also checks Dagster's storage."""
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -230,9 +231,12 @@ process needs a gigabyte of memory."""
 
 
 def check_windowed_tables(setup: Setup) -> Iterator[Statement]:
-    """Check that the compared fields have the types of their columns, and that each table's computed windows have the
-    configured length and are not too many for a Delta table. Yields nothing if all of this holds."""
+    """Check that the compared fields have the types of their columns, that no custom table's code names a column of a
+    field that was removed, and that each table's computed windows have the configured length and are not too many for
+    a Delta table. Yields nothing if all of this holds."""
     settings, lake = setup.settings, lake_of(setup)
+    landed = lake.heartbeats().current()
+    removed = {field.name for field in landed.schema().fields} - {*lake.heartbeats().schema.names} if landed else ()
     try:
         lake.heartbeats().check()
     except InvalidSettings as error:
@@ -241,6 +245,11 @@ def check_windowed_tables(setup: Setup) -> Iterator[Statement]:
     with suppress(InvalidSettings):  # `check_own_tables` reports it
         for name, definition in own_tables(settings).items():
             lengths[f"{OWN_TABLES}/{name}"] = definition.windowing(settings.windows).length
+            if named := sorted({*re.findall(r"\w+", definition.source)}.intersection(removed)):
+                yield warning(
+                    f"the table {name} seems to read {', '.join(named)}, which [message.fields] no longer names, so "
+                    "that its runs fail: name it there again, or change the definition"
+                )
     for name, length in lengths.items():
         table = lake.table(name)
         current = table.current()

@@ -224,6 +224,10 @@ class SampleVerdict:
     def is_heartbeat(self) -> bool:
         return self.reason is None
 
+    @property
+    def verdict(self) -> str:
+        return {None: "heartbeat", UNDECIDED: "undecided"}.get(self.reason, "rejected")
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -236,8 +240,13 @@ class Trial:
 
     @property
     def rejected(self) -> Counter[str]:
-        """Number of verdicts that are not heartbeats, by reason. UNDECIDED and MALFORMED are included."""
-        return Counter(verdict.reason for verdict in self.verdicts if verdict.reason is not None)
+        """Number of rejected and MALFORMED samples, by reason."""
+        return Counter(verdict.reason for verdict in self.verdicts if verdict.reason and verdict.reason != UNDECIDED)
+
+    @property
+    def undecided(self) -> int:
+        """Number of samples that cannot be judged now."""
+        return sum(verdict.reason == UNDECIDED for verdict in self.verdicts)
 
     @property
     def absent(self) -> Sequence[str]:

@@ -12,7 +12,7 @@ metrics may have gaps, and that an absent metric does not mean that there are no
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -144,10 +144,14 @@ class SnapshotBacklog:
         self._delete(name)
         return reading
 
-    def sweep(self) -> int:
-        """Delete the snapshots that earlier readings of this subscription left behind, and return their number."""
-        found = self._server.listed("snapshot", self._project)
-        named = (snapshot.name.rpartition("-") for snapshot in found)  # another name may begin alike: orders-eu
+    def names(self) -> list[str]:
+        """Return the names of all snapshots of the subscription's project."""
+        return [snapshot.name for snapshot in self._server.listed("snapshot", self._project)]
+
+    def sweep(self, names: Iterable[str]) -> int:
+        """Delete the snapshots among `names` that earlier readings of this subscription left behind, and return their
+        number."""
+        named = (name.rpartition("-") for name in names)  # another name may begin alike: orders-eu
         leaked = ["".join(parts) for parts in named if "".join(parts[:2]) == self._prefix]
         for name in leaked:
             self._delete(name)

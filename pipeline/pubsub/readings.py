@@ -61,7 +61,9 @@ class Subscriptions:
         permission to delete them may be missing.
         """
         paths = (self._pubsub.tracking_path, self._pubsub.base_path)
-        return sum(self._snapshot(path).sweep() for path in paths if not self._is_monitored(path))
+        backlogs = [self._snapshot(path) for path in paths if not self._is_monitored(path)]
+        names = backlogs[0].names() if backlogs else []  # both are in one project
+        return sum(backlog.sweep(names) for backlog in backlogs)
 
     def drift(self) -> Drift:
         """Check the options of both subscriptions, and return the problems. Raises PubSubError if the options cannot be

@@ -103,7 +103,7 @@ class ParquetTrace:
             return pq.ParquetFile(self.path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False)
         except FileNotFoundError as error:
             raise TraceUnusable(f"{self.path} does not exist; name a Parquet file with one row per message") from error
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeError) as error:
             raise TraceUnusable(f"{self.path} cannot be read as a Parquet file: {error}") from error
 
     def _refuse_type(self, name: str, kind: pa.DataType) -> None:

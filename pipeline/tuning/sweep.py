@@ -24,6 +24,9 @@ BANDS = tuple(timedelta(seconds=n) for n in (0, 1, 2, 3, 5, 7, 10, 14, 20, 30, 4
 TARGETS = (0.01, 0.001, 0.0001, 0.0)
 SECOND = timedelta(seconds=1)
 
+WITHOUT_WATERMARK = "no watermark"
+"""Stands for a band if no tried band gave a watermark."""
+
 PARTS = 4
 """Number of parts into which each round of the search for a band divides the remaining interval."""
 
@@ -77,9 +80,9 @@ class Recommendation:
     largest: BandOutcome
 
     def __str__(self) -> str:
-        """Return the recommended band as text, such as `14s`. Without one, return `not even 5m` or `no watermark`."""
+        """Return the recommended band as text, such as `14s`, or else `not even 5m` or WITHOUT_WATERMARK."""
         if self.outcome is None and self.largest.late_share <= self.target:
-            return "no watermark"
+            return WITHOUT_WATERMARK
         return format_duration(self.outcome.band) if self.outcome else f"not even {format_duration(self.largest.band)}"
 
 

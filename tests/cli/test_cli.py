@@ -19,6 +19,8 @@ from tests.lake.builders import put, version_of
 from tests.quick import with_policy
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import Noted, noted_file
+from tidemark.pipeline.cli.app import run_command
+from tidemark.pipeline.cli.output import print_rows
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
@@ -199,6 +201,23 @@ def test_diffs_are_those_of_a_window_by_its_key_or_a_time_in_it_or_the_newest_of
     table = built.place.tidemark("diffs", "--stream", stream, "--limit", "1")
     assert f"1 of {counted(len(of_stream), 'row')};" in table.out
     assert of_stream[-1]["window"] in table.out, "its key is never cut"
+
+
+def test_a_deleted_current_folder_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert (run_command(["status"]), "the current folder was deleted" in capsys.readouterr().err) == (1, True)
+
+
+def test_a_table_that_is_too_wide_says_how_many_columns_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**{f"column_{number}": number for number in range(100)}, "window": "key"}]
+    print_rows(rows, "1 row", whole="window", as_json=False)
+    header, row, said = capsys.readouterr().out.splitlines()
+    assert (len(header.split()), row.split()[-2:]) == (19, ["17", "key"])
+    assert said == "1 row; left out for lack of width: 82 columns from column_18 on"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.cli.test_cli import Place, place_in
 from tests.contract.payloads.schemas import container
 from tidemark.pipeline.cli.start.trying import NOT_ALL_PASS
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.pubsub import schemas
 
 CONFIG = '[lake]\nuri = "file:{folder}/lake"\n[message.fields]\ntemperature = "number"\nstatus = "text"\n'
 HOSTILE = "\x1b]0;owned\x07[bold]x[/bold]"
@@ -105,13 +106,25 @@ BEAT = {
 }
 
 
-def test_a_sample_with_a_schema_that_landing_does_not_accept_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "tidemark.toml").write_text(AVRO_CONFIG.replace("beat.avsc", "projects/p-1/schemas/beat"))
+@pytest.mark.parametrize(
+    ("schema", "says", "counts"),
+    [
+        ("other", "its schema 'projects/p-1/schemas/other' is not accepted", "1 rejected"),
+        ("beat", "UNDECIDED beat: Pub/Sub did not answer", "0 rejected, 1 undecided"),
+    ],
+)
+def test_a_sample_is_rejected_for_its_schema_and_undecided_without_an_answer_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: str, says: str, counts: str
+) -> None:
+    monkeypatch.setattr(schemas, "bounded", lambda: {"timeout": 0.1, "retry": None})
+    config = AVRO_CONFIG.replace("beat.avsc", "projects/p-1/schemas/beat")
+    (tmp_path / "tidemark.toml").write_text(f'{config}[pubsub]\nemulator_host = "127.0.0.1:9"\n')
     (tmp_path / "beat").write_bytes(b"")
-    names = ("--attribute", "googclient_schemaname=projects/p-1/schemas/other")
+    names = ("--attribute", f"googclient_schemaname=projects/p-1/schemas/{schema}")
     revision = ("--attribute", "googclient_schemarevisionid=1a2b3c4d")
     said = Place(tmp_path).tidemark("try", str(tmp_path / "beat"), *names, *revision)
-    assert "its schema 'projects/p-1/schemas/other' is not accepted" in " ".join(said.out.split())
+    assert says in " ".join(said.out.split())
+    assert (said.code, said.out.splitlines()[-1]) == (NOT_ALL_PASS, f"1 sample: 0 heartbeats, {counts}")
 
 
 def test_each_record_of_an_avro_container_file_is_a_sample(tmp_path: Path) -> None:

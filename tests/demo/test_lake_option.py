@@ -14,11 +14,14 @@ from tidemark.local.services.processes import Supervisor, noted_in
 from tidemark.pipeline.clock import SystemClock
 
 
-@pytest.mark.parametrize("where", [("--lake", "file:/elsewhere"), ("--lake", "gs://"), ("--lake-endpoint", "http://a")])
-def test_a_lake_in_another_folder_is_refused_with_what_names_one(tmp_path: Path, where: tuple[str, str]) -> None:
-    said = said_here(tmp_path, ("demo", "--folder", str(tmp_path / "demo"), *where), os.environ)
+@pytest.mark.parametrize(
+    "where", ["--lake=file:/elsewhere", "--lake=gs://", "--lake-endpoint=http://a", "--lake=gs://b/../x"]
+)
+def test_a_lake_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, where: str) -> None:
+    said = said_here(tmp_path, ("demo", "--folder", str(tmp_path / "demo"), where), os.environ)
     assert said.code == 2
-    assert "for a lake on disk, use --folder" in " ".join(said.err.replace("│", " ").split())
+    says = "a prefix must not contain" if ".." in where else "for a lake on disk, use --folder"
+    assert says in " ".join(said.err.replace("│", " ").split())
     assert not (tmp_path / "demo").exists()
 
 

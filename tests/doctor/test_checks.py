@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 from typing import Any
@@ -12,6 +13,7 @@ from google.auth import impersonated_credentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 from google.cloud.monitoring_v3.types import ListTimeSeriesResponse
 
+from tests.clock import ManualClock
 from tests.pubsub.builders import raising
 from tests.pubsub.test_backlog import OfTheMachine
 from tidemark.pipeline.clock import SystemClock
@@ -90,6 +92,17 @@ def test_without_credentials_that_is_said_once_and_nobody_is_asked(monkeypatch: 
     (broken,) = [one for one in found if one.level is Level.BROKEN and one.subject != checks.SPARK]
     assert "no usable credentials for Google Cloud: there are none; run `gcloud auth" in broken.said
     assert {one.subject for one in found} <= {checks.CREDENTIALS, checks.SPARK}
+
+
+def test_what_slow_credentials_take_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = replace(on_the_service(), clock=ManualClock(SystemClock().now()))
+
+    def check_that_is_slow(_: Setup) -> Iterator[Statement]:
+        SystemClock().sleep(0.3)
+        yield Level.OK, "well"
+
+    monkeypatch.setattr(rest, "check_credentials", lambda setup: setup.clock.sleep(5) or ())
+    assert diagnose(setup, [Check("c", check_that_is_slow)], within=4.0) == []
 
 
 def test_an_account_that_may_not_be_impersonated_is_named_with_the_role(monkeypatch: pytest.MonkeyPatch) -> None:

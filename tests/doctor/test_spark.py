@@ -12,15 +12,23 @@ import dagster as dg
 import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.official_emulator import free_port
 from tests.pubsub.builders import raising
 from tests.quick import classic
 from tests.spark.machine import script
 from tidemark.pipeline import settings_sections as sections
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.doctor import spark as spark_checks
 from tidemark.pipeline.doctor.finding import Check, CheckFinding, Level, Setup, examine
-from tidemark.pipeline.doctor.lake import check_dagster_storage, check_own_tables, check_state, judged
+from tidemark.pipeline.doctor.lake import (
+    check_dagster_storage,
+    check_own_tables,
+    check_state,
+    check_windowed_tables,
+    judged,
+)
 from tidemark.pipeline.doctor.spark import (
     check_connector,
     check_environment,
@@ -31,6 +39,7 @@ from tidemark.pipeline.doctor.spark import (
     check_token,
 )
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.spark import executor_archive, java
 from tidemark.resources.storage_state import revisions
 
@@ -64,12 +73,18 @@ def test_without_a_java_what_needs_one_is_broken_but_no_server_elsewhere(monkeyp
     assert findings(check_java, spark=sections.SparkSettings(remote="sc://spark.example:15002")) == []
 
 
-def test_a_table_of_ones_own_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
+def test_a_custom_table_that_cannot_be_read_or_that_reads_a_removed_field_is_said(tmp_path: Path) -> None:
     assert findings(check_own_tables) == []
-    (tmp_path / "mine.sql").write_text("SELECT window, stream_id FROM {heartbeats}")
+    (tmp_path / "mine.sql").write_text("SELECT window, stream_id, upload, max(load) FROM {heartbeats}")
     there, absent = ({"mine": sections.TableSettings(file=str(tmp_path / name))} for name in ("mine.sql", "absent.sql"))
     assert said(check_own_tables, Level.OK, tables=there) == "custom tables: mine"
     assert "absent.sql cannot be read" in said(check_own_tables, Level.BROKEN, tables=absent)
+    lake = lake_in(tmp_path, fields := {"load": FieldKind.NUMBER, "up": FieldKind.NUMBER})
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 0, values={"load": 1.0, "up": 1.0})], [*fields]))
+    renamed, kept = (MessageSettings(fields={name: "number"}) for name in ("level", "load"))
+    more = {"lake": sections.LakeSettings(uri=f"file:{tmp_path}/lake"), "tables": there}
+    assert "mine seems to read load, which" in said(check_windowed_tables, Level.WARNING, message=renamed, **more)
+    assert findings(check_windowed_tables, message=kept, **more) == []
 
 
 def test_a_spark_that_nobody_starts_is_broken() -> None:

@@ -75,6 +75,7 @@ def test_slow_answers_are_asked_for_several_at_once_on_the_service(
     monkeypatch.setattr(pulls, "PULLS_AT_ONCE", 4)
     subscription = subscription_of(clients[0], on_the_service)
     assert pulled(subscription, 0.5) == []
+    assert subscription._pulls._under_way == 4
     for _ in range(4):
         send(clients[1], settings, 1)
     CLOCK.sleep(0.5)

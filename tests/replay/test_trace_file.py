@@ -97,7 +97,7 @@ def test_an_ambiguous_column_is_refused_by_its_name(tmp_path: Path, columns: dic
 
 def test_a_file_that_is_no_parquet_or_is_damaged_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("publish_time,event_time")
-    for path in (tmp_path / "text", tmp_path, tmp_path / "nowhere"):
+    for path in (tmp_path / "text", tmp_path, tmp_path / "nowhere", tmp_path / "not UTF-8: \udcff"):
         with pytest.raises(TraceUnusable, match=str(path)):
             ParquetTrace(path)
     file = write_trace(steady(1), tmp_path / "trace.parquet")

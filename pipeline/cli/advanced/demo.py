@@ -1,11 +1,13 @@
 """`tidemark demo`: play an outage and live traffic on a real pipeline, and compare its rows with what was published."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from tidemark.local.demo.shapes.shape import ShapeName
 from tidemark.local.demo.synthetic_beats import SyntheticSource
@@ -48,13 +50,12 @@ def demo(
     source = SyntheticSource(jitter=timedelta(seconds=8), shape=SHAPES[shape])
     where = script.IN_THE_FOLDER
     if lake != where.uri or lake_endpoint:
-        refused = typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; for a lake on disk, use --folder")
-        if not lake.startswith("gs://"):
-            raise refused
+        if not re.match("gs://[^/]", lake):
+            raise typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; for a lake on disk, use --folder")
         try:
             where = LakeSettings(uri=lake, endpoint=lake_endpoint)
-        except ValueError as error:
-            raise refused from error
+        except ValidationError as error:
+            raise typer.BadParameter(f"--lake {lake}: {error.errors()[0]['ctx']['error']}") from error
     scale = replace(script.FULL if full else script.QUICK, **given)
     summary = script.run_demo(folder.resolve(), source, console(), SystemClock(), scale=scale, lake=where)
     if not summary.is_right:

@@ -25,6 +25,9 @@ from tidemark.pipeline.settings import Settings
 FAILED = {"failed_runs": "failures", "failed_last": "last", "failed_reason": "reason"}
 """Facts about a custom table's failed runs: maps the name that is printed to the name in `table_failures`."""
 
+TAKEN = "find out who else acknowledges on base, or seeks base, or whether an emulator restarted empty"
+"""The advice if messages are lost for certain."""
+
 SHOWN = ("name", "newest", "version", "windows", "rows", "due", "by_other_versions", "failed_runs")
 
 
@@ -174,7 +177,7 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
     changed, page = found.details.get("settings_changed"), "docs/concepts/late-and-missed.md"
     without_requeued = " (without what was requeued)" if facts.get("requeued") else ""
     advice = (
-        (facts.get("lost_at_least"), f"find out who else acknowledges on base, or seeks base ({page})"),
+        (facts.get("lost_at_least"), f"{TAKEN} ({page})"),
         (facts.get("untracked"), f"find out who else reads tracking, or seeks tracking ({page})"),
         (any(name.endswith("_unknown") for name in facts), "`tidemark repair` names the damaged files"),
         (facts.get("windows_stale"), "`tidemark repair` recomputes stale windows, if the sensor `tracking` does not"),

@@ -22,7 +22,7 @@ from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, load_settings
 
 NOT_ALL_PASS = 3
-"""Exit code if a sample is rejected, or if there is no sample. Codes 1 and 2 mean errors."""
+"""Exit code if a sample is rejected or undecided, or if there is no sample. Codes 1 and 2 mean errors."""
 
 MOST_SAMPLED, SAMPLE_WAIT = 1000, timedelta(seconds=30)
 """Maximum number of messages to sample from the topic, and default time to wait for them."""
@@ -54,7 +54,7 @@ def try_(
 
     --sample creates a temporary subscription, so it shows only messages published from then on.
 
-    No message lands. Exit code 0: all samples are heartbeats; 3: a sample is rejected, or there is no sample.
+    No message lands. Exit code 0: all samples are heartbeats; 3: a sample is rejected or undecided, or there is none.
     """
     if sample is not None:
         apart_from("--sample", files=files, attribute=attribute, published=published)
@@ -76,7 +76,7 @@ def try_(
     reader = reader_of(settings.contract, settings.pubsub, accepted)
     trial = try_samples(samples, reader, clock.now() if sample else now)
     _print(trial, settings, printed(trial_facts(trial), as_json=as_json, exact=True))
-    if trial.rejected or not trial.heartbeats:
+    if trial.rejected or trial.undecided or not trial.heartbeats:
         raise typer.Exit(NOT_ALL_PASS)
 
 
@@ -112,12 +112,10 @@ def trial_facts(trial: Trial) -> dict[str, Any]:
         "samples": trial.samples,
         "heartbeats": len(trial.heartbeats),
         "rejected": dict(trial.rejected),
+        "undecided": trial.undecided,
         "absent_fields": list(trial.absent),
         "fields_of_another_kind": list(trial.of_another_kind),
-        "verdicts": [
-            {"verdict": "heartbeat" if verdict.is_heartbeat else "rejected", **asdict(verdict)}
-            for verdict in trial.verdicts
-        ],
+        "verdicts": [{"verdict": verdict.verdict, **asdict(verdict)} for verdict in trial.verdicts],
     }
 
 
@@ -142,9 +140,10 @@ def _print(trial: Trial, settings: Settings, terminal: Console) -> None:
     if trial.of_another_kind:
         others = ", ".join(trial.of_another_kind)
         warn(terminal, f"every value of {others} has another type than [message.fields] says")
+    undecided = f", {trial.undecided:,} undecided" if trial.undecided else ""
     terminal.print(
         f"[bold]{counted(trial.samples, 'sample')}: {counted(len(trial.heartbeats), 'heartbeat')}, "
-        f"{trial.rejected.total():,} rejected[/]"
+        f"{trial.rejected.total():,} rejected{undecided}[/]"
     )
 
 

@@ -228,7 +228,7 @@ def _noted(ticks: Iterable[Tick], recorded: list[Decision]) -> Iterator[Tick]:
 
 def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json: bool) -> None:
     difference = verdict.first_difference
-    values = {} if difference is None else differing(difference)
+    values = {} if difference is None else side_by_side(difference)
     differs = {name: {"recorded": was, "derived": now} for name, (was, now) in values.items() if was != now}
     facts = {
         "lake": uri,
@@ -301,9 +301,9 @@ def _lasting(duration: timedelta) -> str:
     return words(duration.total_seconds())
 
 
-def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
-    """Map every field's name to its recorded and its derived value, even if they are equal. A nested field's name is
-    its path."""
+def side_by_side(difference: Difference) -> dict[str, tuple[Any, Any]]:
+    """Map every field's name to its recorded and its derived value, equal or not. A nested field's name is its
+    path."""
     recorded, derived = _flat(difference.recorded), _flat(difference.derived)
     return {name: (recorded.get(name), derived.get(name)) for name in {**recorded, **derived}}
 
@@ -312,7 +312,7 @@ def print_difference(terminal: Console, difference: Difference) -> None:
     """Print all recorded and derived values, and mark those that differ."""
     what = "decision" if isinstance(difference.recorded, DecisionRecord) else "compacted entry"
     table = columns("", "", "recorded", "derived", gap=2, folds=True, title=f"the first {what} that differs")
-    for name, values in differing(difference).items():
+    for name, values in side_by_side(difference).items():
         mark, style = ("≠", "bold red") if values[0] != values[1] else ("", "")
         shown = (safe(iso(value, exact=True) if isinstance(value, datetime) else value) for value in values)
         table.add_row(mark, name, *shown, style=style)

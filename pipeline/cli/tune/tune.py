@@ -19,7 +19,7 @@ from tidemark.pipeline.tuning.disorder import Side, StreamDisorder
 from tidemark.pipeline.tuning.inputs import Cohort, Cohorts, cohorts_on, facts_of_cohorts, report_on
 from tidemark.pipeline.tuning.page import page_of
 from tidemark.pipeline.tuning.report import SINCE, TARGET_LATE_SHARE, Asked, TuningReport, facts_of, sentences
-from tidemark.pipeline.tuning.sweep import BANDS, BandOutcome
+from tidemark.pipeline.tuning.sweep import BANDS, WITHOUT_WATERMARK, BandOutcome
 
 NAMED = 5
 """Maximum number of slow streams, and of fast streams, that are printed. The page and the JSON have more."""
@@ -133,7 +133,7 @@ def _print_cohorts(terminal: Console, found: Cohorts) -> None:
             f"the rest: {found.values_in_rest:,} values with fewer messages, and the messages without a value"
         )
     named = [("the rest" if part.value is None else f'"{part.value}"', part) for part in found.parts]
-    band, lags = format_duration(whole.band), ("median", "99 %")
+    band, lags, lacks = format_duration(whole.band), ("median", "99 %"), False
     figures = ("messages", "share", f"late with {band}", *lags, "enough", "late with that", *lags)
     for variant in whole.rules:
         title = f"\nrule {variant.name}: late messages, and the watermark's lag"
@@ -145,7 +145,13 @@ def _print_cohorts(terminal: Console, found: Cohorts) -> None:
                 own = ["—"] * 3 if enough.outcome is None else _cells(enough.outcome)
                 cells = [*_cells(part.report.tuning.at(variant, whole.band)), str(enough), *own]
             table.add_row(safe(name, NAME_WIDTH), safe(part.messages), percent(part.messages / found.messages), *cells)
+            lacks |= WITHOUT_WATERMARK in cells
         terminal.print(table)
+    if lacks:
+        terminal.print(
+            f"{WITHOUT_WATERMARK}: no decision between the cohort's first and last message gave one; use a longer "
+            "trace or --since"
+        )
 
 
 def _cells(outcome: BandOutcome) -> list[str]:
