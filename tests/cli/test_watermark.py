@@ -190,6 +190,7 @@ WITHOUT_Z = "2026-11-21T05-19"
         ("diffs", ["--window", WITHOUT_Z], "is ambiguous: write"),
         ("streams", ["--window", WITHOUT_Z], "is ambiguous: write"),
         ("repair", ["--recompute", "--to", OPEN, "--from", WITHOUT_Z], "is ambiguous: write"),
+        ("repair", ["--recompute", "--to", OPEN, "--from", "2025-11-21T05-20Z"], "is before windows.first"),
         ("repair", ["--from", WITHOUT_Z], "is ambiguous: write"),
         ("explain", ["--at", WITHOUT_Z], "is ambiguous: write"),
     ],

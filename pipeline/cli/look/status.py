@@ -180,7 +180,7 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
         (facts.get("lost_at_least"), f"{TAKEN} ({page})"),
         (facts.get("untracked"), f"find out who else reads tracking, or seeks tracking ({page})"),
         (any(name.endswith("_unknown") for name in facts), "`tidemark repair` names the damaged files"),
-        (facts.get("windows_stale"), "`tidemark repair` recomputes stale windows, if the sensor `tracking` does not"),
+        (facts.get("windows_stale"), "`tidemark repair` recomputes the stale windows whose heartbeats are kept"),
         (facts.get("late") or facts.get("missed"), f"`tidemark tune` says which band is enough{without_requeued}"),
         (changed, "restart `tidemark up`, so that it reads the changed settings"),
         (any(one != changed for one in failing), "read the log of the failed run or tick in Dagster's UI"),

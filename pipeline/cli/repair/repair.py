@@ -144,6 +144,8 @@ def _recompute(settings: Settings, first: Window, last: Window, table: str | Non
     custom table that overlap the range."""
     if last < first:
         raise typer.BadParameter(f"--to {last.key} is before --from {first.key}")
+    if first.start < settings.windows.first:
+        raise typer.BadParameter(f"--from {first.key} is before windows.first, {iso(settings.windows.first)}")
     if table is None:
         return launch(settings, first, last)
     if table not in settings.tables:
