@@ -40,9 +40,7 @@ class GoesOn:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_after_a_short_chaos_run_and_a_start_without_its_storage_every_row_is_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_row_is_right_after_chaos_and_without_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_settings(monkeypatch)
     clock = SystemClock()
     asked = asked_of(tmp_path / "house", KILLED)

@@ -269,9 +269,7 @@ def an_unknown_setting(examined: Examined) -> None:
         (an_unknown_setting, ["there is no such setting; did you mean topic?"]),
     ],
 )
-def test_a_set_up_that_would_break_is_told_with_what_to_do(
-    examined: Examined, spoil: Callable[[Examined], None], said: list[str]
-) -> None:
+def test_what_would_break_is_told(examined: Examined, spoil: Callable[[Examined], None], said: list[str]) -> None:
     spoil(examined)
     broken = examined.broken()
     assert len(broken) == len(said)

@@ -168,9 +168,7 @@ def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg
     assert not list(Path(instance.root_directory).rglob(f"{runs[1]}*"))
 
 
-def test_a_dry_run_leaves_dagster_alone_and_a_chore_that_fails_makes_the_job_fail_in_the_end(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_a_dry_run_leaves_dagster_alone_and_a_failed_chore_fails(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     old_ticks(instance, 3)
     settings = settings_in(tmp_path)
     assert run(settings, instance, dry_run=True).success

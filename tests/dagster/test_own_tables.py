@@ -185,9 +185,7 @@ def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_pat
         assert read_failing_tables(live.house.lake, SystemClock().now()) == []
 
 
-def test_windows_that_fail_together_are_tried_one_by_one_until_the_file_changes(
-    tmp_path: Path, computed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_windows_are_tried_one_by_one(tmp_path: Path, computed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "FIRST_REST", timedelta(0))
     bad = f"SELECT window, stream_id, IF(window = '{WINDOWS[1]}', raise_error('no'), 1) AS one FROM {{heartbeats}}"
     with dg.DagsterInstance.ephemeral() as instance:

@@ -191,9 +191,7 @@ def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none_and_neithe
     assert house.written() == []
 
 
-def test_a_range_that_ends_far_above_the_watermark_is_refused_by_its_last_window(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_far_above_the_watermark_is_refused_by_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = Materializing(tmp_path, CLASSIC)
     monkeypatch.delattr(by_window, "windows_of")  # no range is expanded
     with dg.DagsterInstance.ephemeral() as instance:

@@ -137,9 +137,7 @@ def test_one_run_is_requested_over_exactly_the_closed_windows(ticking: Ticking, 
     assert tick.run_requests[0].tags[TICK] != again.tags[TICK] != "", "the id of the tick that requests it"
 
 
-def test_what_is_computed_is_not_requested_again_and_live_windows_with_a_gap_are_one_run(
-    ticking: Ticking, world: ModelWorld
-) -> None:
+def test_live_windows_that_are_not_computed_are_one_run_despite_a_gap(ticking: Ticking, world: ModelWorld) -> None:
     windows = publish_backlog(world, ticking.settings)
     _, last = requested(ticking.land_and_close())
     note_as_computed(ticking, [windows[0]])
@@ -326,9 +324,7 @@ def requeues(ticking: Ticking) -> list[dg.RunRequest]:
     return list(ticking.tick(REQUEUE).run_requests or [])
 
 
-def test_a_contract_that_has_changed_is_noticed_once_and_a_run_lands_what_passes(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_a_changed_contract_is_noticed_once_and_what_passes_lands(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     world = ModelWorld(PUBSUB)
     wrong, right = by_itself(tmp_path, WRONG), by_itself(tmp_path, RIGHT)
     ticking = Ticking(wrong, instance, world.clock, world)

@@ -175,9 +175,7 @@ def test_every_message_of_the_truth_is_on_the_topic_and_no_other(
         assert dict(message["attributes"]) == orjson.loads(row["attributes"])
 
 
-def test_publishing_is_refused_where_the_settings_read_messages_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_settings_read_otherwise_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "BEATS", 2)  # of each shape, and no change of revision
     (tmp_path / "tidemark.toml").write_text('[message]\nevent_time = "payload:at"\n')
     said = said_here(tmp_path, ("publish",), {"NO_COLOR": "1", "COLUMNS": "400"})

@@ -161,9 +161,7 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_named(monkeypatch: pyte
     assert str(jars) in said(check_connector, Level.OK, spark=unnamed, lake=IN_A_BUCKET)
 
 
-def test_an_earlier_or_unreadable_storage_of_dagster_is_broken_and_a_missing_one_is_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_storage_is_broken_a_missing_one_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The storage is that of the Dagster that runs the pipeline, which may be another one's."""
     monkeypatch.chdir(tmp_path)
     absent = {"dagster": sections.DagsterSettings(storage=str(tmp_path / "absent"))}

@@ -119,9 +119,7 @@ def as_messages(contract: MessageContract, one: Any) -> list[tuple[Heartbeat, st
 @given(drawn_messages(), st.sampled_from(CONTRACTS), st.sampled_from([1, 3, 50_000]))
 @example([message(0, b'{"readings": []}', site="s")], CONTRACTS[0], 1)
 @example([message(0, orjson.dumps({"readings": [[{"ts": NOW // 1000, "channel": "a"}]]}), site="s")], CONTRACTS[1], 1)
-def test_landing_and_tracking_take_the_same_elements_and_reject_the_same_messages(
-    messages: list[Any], contract: MessageContract, rows_at_once: int
-) -> None:
+def test_both_sides_take_the_same_elements(messages: list[Any], contract: MessageContract, rows_at_once: int) -> None:
     good, bad, cells = [], [], []
     for one in messages:
         verdicts = as_messages(contract, one)

@@ -67,9 +67,7 @@ def event_times_in(path: str) -> list[int]:
     return found
 
 
-def test_a_file_without_statistics_is_read_also_while_another_thread_opens_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_without_statistics_are_read_beside_an_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = lake_in(tmp_path)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 0)]))
     append_beats(lake.heartbeats(), columns_of([Beat("a", 20_000, publish_time=1)]))

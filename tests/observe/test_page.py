@@ -111,9 +111,7 @@ class LooksAtEachRequest(page_module.Looker[Any]):
         super().begin(now)
 
 
-def test_the_page_follows_a_pipeline_and_says_that_it_holds_when_pubsub_stops(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_follows_a_pipeline_to_its_stop(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "Looker", LooksAtEachRequest)
     with running_own_pubsub(tmp_path / "pubsub.log") as address, live(tmp_path, address) as (ticking, publisher):
         settings, clock = ticking.settings, ticking.clock

@@ -84,9 +84,7 @@ def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.lists(steps, max_size=25), st.booleans(), st.booleans())
 @example([*LATER, ("vacuum", None)], False, False)
 @example([*LATER, ("step", None)], True, True)
-def test_missed_and_stale_windows_equal_those_of_the_whole_history_also_in_short_steps(
-    steps: list[tuple[str, object]], is_short: bool, is_cut: bool
-) -> None:
+def test_missed_and_stale_equal_a_whole_history(steps: list[tuple[str, object]], is_short: bool, is_cut: bool) -> None:
     """At the end of a history that `is_cut`, what compaction replaced is gone before it was checked."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for module, name in BOUNDS if is_short else ():
@@ -166,9 +164,7 @@ def test_while_nothing_lands_late_no_file_of_rows_is_opened(history: History, mo
         staleness.check()
 
 
-def test_a_check_remembers_the_runs_of_windows_as_they_are_and_ends_also_in_short_steps(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_ends_in_short_steps_and_knows_current_runs(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.pipeline.quality.staleness.MANIFESTS_AT_ONCE", 1)
     staleness, steps = history.staleness(), iter(range(20))
     for number in range(4):

@@ -79,9 +79,7 @@ policies = st.builds(
 
 @bounded
 @given(traces, policies, st.sampled_from([2.0, 7.0, 10.0]), st.sampled_from([RULES, RULES, RULES_WITHOUT_ANCHOR]))
-def test_a_replay_is_the_estimator_on_everything_at_each_tick(
-    trace: Held, policy: Policy, tick: float, rules: Sequence[Rule]
-) -> None:
+def test_a_replay_decides_as_on_everything(trace: Held, policy: Policy, tick: float, rules: Sequence[Rule]) -> None:
     ticks = ticks_of(trace, seconds(tick), policy.idle_timeout)
     again = [decided.decision for decided in decide_again(ticks, policy, rules=rules)]
     assert again == decided_on_everything(trace.messages, [tick.at for tick in ticks], policy, rules)

@@ -96,7 +96,7 @@ def test_the_daemon_starts_once_spark_answers(started: House, monkeypatch: pytes
         ("0.0.0.0:9464", ("0.0.0.0", 9464), False),  # noqa: S104 (nothing listens)
     ],
 )
-def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_alone(
+def test_the_code_server_shows_the_page_on_loopback_alone(
     tmp_path: Path, listen: str | None, address: tuple[str, int], has_page: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = Settings(metrics=MetricsSettings(listen=listen))

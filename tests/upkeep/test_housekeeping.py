@@ -91,9 +91,7 @@ def test_a_damaged_file_fails_last_and_no_disk_is_filled(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("is_of_many_parts", [False, True])
-def test_a_large_partition_becomes_files_of_the_target_size_sorted_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_of_many_parts: bool
-) -> None:
+def test_large_partitions_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_of_many_parts: bool) -> None:
     house = House(tmp_path)
     rows, before = house.rows(), house.files(HEARTBEATS)
     if is_of_many_parts:

@@ -134,9 +134,7 @@ def test_messages_between_the_first_and_the_last_of_a_cell_move_the_anchor() -> 
 
 @bounded
 @given(message_lists, rejected_lists, buckets)
-def test_the_newest_publish_time_and_the_oldest_event_time_survive_pruning(
-    messages: list[Times], rejected: list[int], from_bucket: int
-) -> None:
+def test_newest_and_oldest_times_survive_pruning(messages: list[Times], rejected: list[int], from_bucket: int) -> None:
     pruned = histogram_of(messages, rejected).pruned(from_bucket)
     assert pruned.newest_publish_us == max((publish for publish, _ in messages), default=None)
     assert pruned.oldest_event_us == min((event for _, event in messages), default=None)
