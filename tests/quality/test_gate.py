@@ -1,4 +1,4 @@
-"""The watermark as a function: what it refuses, and the lake that it reads. `tests/cli/test_watermark.py` waits for it."""
+"""The watermark as a function: what it refuses, and the lake that it reads. The command that waits has its own tests."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
