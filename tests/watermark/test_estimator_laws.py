@@ -15,7 +15,6 @@ from tests.watermark.builders import (
     START_BUCKET,
     START_US,
     Times,
-    at,
     bounded,
     decide,
     effective,
