@@ -3,6 +3,7 @@ private parts, by which it keeps them."""
 
 import ast
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
@@ -30,12 +31,18 @@ OURS = Settings(lake=LakeSettings(uri="file:/lake"))
 OLD = timedelta(days=3)
 
 
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Empty tables of SQLite, which take seconds to make."""
+    home = tmp_path_factory.mktemp("storage")
+    with dg.DagsterInstance.local_temp(str(home)):
+        return home
+
+
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+def instance(tmp_path: Path, storage: Path) -> Iterator[dg.DagsterInstance]:
     """With SQLite, a file a run, as dagster.yaml has it."""
-    home = tmp_path / "dagster"
-    home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as found:
+    with dg.DagsterInstance.local_temp(str(shutil.copytree(storage, tmp_path / "dagster"))) as found:
         yield found
 
 
@@ -131,7 +138,7 @@ def test_of_other_teams_and_pipelines_assets_checks_and_runs_nothing_is_deleted(
             instance.report_runless_asset_event(dg.AssetMaterialization(key))
             instance.report_runless_asset_event(dg.AssetObservation(key))
             instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, check_name="late", passed=True))
-        dg.materialize([daily], instance=instance)
+    dg.materialize([daily], instance=instance)
     make_older(instance, OLD)
     before = {table: rows_in(instance, table) for table in ("event_logs", "asset_check_executions", "runs")}
     assert prune_events(instance, OURS, NOW) == {"events": 2 * 2, "evaluations": 2}
