@@ -112,9 +112,9 @@ def test_an_hour_is_materialized_once_the_watermark_has_passed_all_of_its_window
     longer = house.settings.windows.model_copy(update={"length": 12 * HOUR})
     house.settings = house.settings.model_copy(update={"windows": longer})
     house.restart()
-    house.lives(NOON + 12 * HOUR - SECOND)
+    house.lives(NOON + 12 * HOUR - SECOND, every=4 * HOUR)
     assert house.materialized() == [hour(0)], "the window of the same key is not complete"
-    house.lives(NOON + 24 * HOUR + MINUTE)
+    house.lives(NOON + 24 * HOUR + MINUTE, every=4 * HOUR)
     assert house.materialized() == [hour(0), hour(0), hour(12)]
 
 
