@@ -527,9 +527,7 @@ def rows(
 # ------------------------------------------------------------------------------------------- what is refused
 
 
-def test_another_length_and_another_kind_are_refused_in_words_and_windows_are_computed_anew_by_the_recipe(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_length_and_kind_are_refused(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = place.elsewhere(tmp_path / "here")
     changed = here.settings({**here.tree(), "windows": {"first": "2026-11-21T05:00:00Z", "length": "1h"}, "tables": {}})
     lake = Lake(changed.lake, changed.message.kinds, SystemClock())

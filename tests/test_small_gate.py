@@ -112,9 +112,7 @@ def test_both_refuse_an_object_in_a_newer_format_and_name_the_version() -> None:
     assert small.FORMAT == version.FORMAT
 
 
-def test_the_command_waits_for_a_window_and_says_how_far_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_pauses: list[float]
-) -> None:
+def test_a_window_can_be_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str], no_pauses: list[float]) -> None:
     lake, there = tmp_path / "lake", tmp_path / "lake" / NAME
     assert main([str(lake)]) == 0
     assert main([str(lake), "--wait-for", FIRST, "--timeout", "11.5s500ms"]) == 1

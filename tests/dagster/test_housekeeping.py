@@ -257,9 +257,7 @@ def test_without_its_part_the_launcher_launches_and_does_not_watch(monkeypatch: 
     assert isinstance(missing.value.__cause__, AttributeError), "why, such as a file that hides a module"
 
 
-def test_housekeeping_leaves_the_events_where_a_name_is_missing_and_says_so(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_name_is_said(instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old_ticks(instance, 3)
     with monkeypatch.context() as patch:
         moved(patch, "run_connection")

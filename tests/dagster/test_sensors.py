@@ -259,9 +259,7 @@ def test_another_pipeline_pulls_and_writes_nothing_in_our_lake(instance: dg.Dags
     Side.of("orders", tmp_path / "its own", instance).ticks()
 
 
-def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_reads_goes_on(instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side.of("heartbeats", tmp_path, instance)
     side.ticks()
     side.restart()
@@ -279,9 +277,7 @@ def checks(data: object) -> dict[str, dg.AssetCheckEvaluation]:
     return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
 
 
-def test_a_missing_field_and_one_of_another_kind_are_warned_of_and_no_check_stays_with_what_an_empty_lake_says(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_a_missing_field_is_warned_of_and_no_check_stays_empty(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     world, settings = ModelWorld(PUBSUB), settings_of(PUBSUB, tmp_path)
     fields = {"temperature": "number", "humidity": "number", "status": "boolean"}
     message = MessageSettings(fields=fields)  # type: ignore[arg-type]

@@ -151,9 +151,7 @@ def test_the_policy_says_which_stale_windows_are_computed_again(
     assert asked(ticking) == request_of
 
 
-def test_the_watermark_s_age_is_checked_and_fails_where_nobody_decides_however_young_it_is(
-    history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_watermarks_fail(history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(at(1000))
     ticking = ticking_on(history, instance, clock=clock)
     assert evaluations(ticking)["watermark_age"].passed
@@ -218,9 +216,7 @@ def test_a_damaged_file_is_named_and_the_other_checks_go_on(history: History, in
         assert f"event_hour=2026-11-21T05Z/{newest.name}" in (said[check].description or "")
 
 
-def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
-    history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_logs_take_ticks(history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quality_staleness, "COMMITS_AT_ONCE", 2)
     history.land([Beat("b", 45)])
     for number in range(3 + 2 * STEPS_AT_ONCE * 2):

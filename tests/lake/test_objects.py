@@ -116,9 +116,7 @@ def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Pat
             check_folder(tmp_path / name)
 
 
-def test_half_written_files_are_never_listed_and_an_unreadable_folder_is_not_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_half_is_listed_and_no_unreadable_folder_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = DiskObjects(tmp_path)
     objects.create("folder/name", b"content")
     (tmp_path / "folder" / f"{TEMPORARY}0123").write_bytes(b"cont")

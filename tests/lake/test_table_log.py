@@ -159,9 +159,7 @@ def stopping(place: Path, monkeypatch: pytest.MonkeyPatch) -> Stopping:
 
 
 @pytest.mark.parametrize("is_about_to_upload", [False, True])
-def test_a_writer_that_was_stopped_while_commits_were_cleaned_up_commits_nothing(
-    place: Path, stopping: Stopping, *, is_about_to_upload: bool
-) -> None:
+def test_a_writer_stopped_in_cleanup_is_too_late(place: Path, stopping: Stopping, *, is_about_to_upload: bool) -> None:
     log, table = opened(place, stopping)
     if is_about_to_upload:
         stopping.calls_left = 0

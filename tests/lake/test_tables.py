@@ -388,9 +388,7 @@ FIELDS = {"load": FieldKind.NUMBER, "status": FieldKind.TEXT, "is_on": FieldKind
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(files=st.lists(st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=4), min_size=1, max_size=3))
-def test_whoever_filters_by_the_values_of_a_column_finds_every_row_that_has_them(
-    tmp_path_factory: pytest.TempPathFactory, files: list[list[dict[str, Any]]]
-) -> None:
+def test_a_filter_finds_every_row(tmp_path_factory: pytest.TempPathFactory, files: list[list[dict[str, Any]]]) -> None:
     """As a program of somebody else may: Arrow passes files over by what the statistics say of any column."""
     lake = lake_in(tmp_path_factory.mktemp("lake"), FIELDS)
     good, _ = files_of(lake)

@@ -61,9 +61,7 @@ def test_the_oldest_unacknowledged_message_is_read_to_the_millisecond(topic: Ser
 
 
 @pytest.mark.parametrize(("seconds_behind", "names"), [(-0.5, False), (0.9, False), (1.1, True)])
-def test_with_clocks_less_than_a_second_apart_an_empty_backlog_is_not_taken_for_a_message(
-    topic: Served, seconds_behind: float, names: bool
-) -> None:
+def test_near_clocks_make_no_message_of_an_empty_backlog(topic: Served, seconds_behind: float, names: bool) -> None:
     """An empty backlog's snapshot expires a lifetime after the server's moment, which may be behind ours."""
     now = CLOCK.now()
     told = now - timedelta(seconds=seconds_behind)

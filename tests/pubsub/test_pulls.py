@@ -58,9 +58,7 @@ def test_messages_for_a_closed_forgotten_or_rarely_pulled_subscription_are_given
     assert pulled(closed, 0.1) == []  # and it may be used again
 
 
-def test_slow_answers_are_asked_for_several_at_once_on_the_service(
-    topic: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_answers_of_the_service_are_asked_for_at_once(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     on_the_service = topic.settings.model_copy(update={"emulator_host": None})
     monkeypatch.setattr(pulls, "PULLS_AT_ONCE", 4)
     subscription = subscription_of(topic.subscriber, on_the_service)
@@ -71,9 +69,7 @@ def test_slow_answers_are_asked_for_several_at_once_on_the_service(
     assert len(pulled(subscription)) == 4
 
 
-def test_more_is_pulled_ahead_while_a_batch_is_processed_and_belongs_to_the_next_one(
-    topic: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_pulled_ahead_of_a_batch_is_of_the_next_one(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulls, "PULL_AT_MOST", 4)
     sent = topic.send(30)
     subscription = topic.subscription(lease=LEASE, pull_wait=PATIENT)

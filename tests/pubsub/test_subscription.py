@@ -55,9 +55,7 @@ class TickingClock(SystemClock):
         return self._seconds
 
 
-def test_a_pull_ends_when_its_seconds_are_over_or_a_third_of_the_ack_deadline_is(
-    topic: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pull_ends_with_its_time_or_a_third_of_the_deadline(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulls, "PULL_AT_MOST", PULL)
     topic.send(1_000)
     short = topic.subscription(clock=TickingClock()).pull(1_000, MUCH, 2.5)
@@ -82,9 +80,7 @@ def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(top
     assert sorted(drained(forgotten)) == sorted(sent)
 
 
-def test_a_bogus_ack_id_fails_with_its_chunk_and_the_other_chunks_are_acknowledged(
-    topic: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bogus_ack_id_fails_with_its_chunk_and_with_no_other(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.IDS_PER_CALL * 500 < 512 << 10, "the service's ids have had more than 210 bytes"
     monkeypatch.setattr(module, "IDS_PER_CALL", 10)
     topic.send(30)

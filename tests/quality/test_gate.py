@@ -1,4 +1,4 @@
-"""The watermark as a function: what it refuses, and the lake that it reads. The command that waits has its own tests."""
+"""The watermark as a function: what it refuses, and the lake that it reads. The command has tests of waiting."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
