@@ -73,8 +73,7 @@ def status(history: History, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setenv("TIDEMARK_CONFIG", str(settings))
     done = CliRunner().invoke(app, ["status", "--json"])
     assert done.exit_code == 0, done.output
-    facts: dict[str, Any] = json.loads(done.output)
-    return facts
+    return json.loads(done.output)
 
 
 def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: History) -> None:
@@ -110,7 +109,6 @@ def test_a_decision_that_was_made_while_status_read_counts_from_its_own_time(his
 
 def test_what_max_lag_passes_over_is_counted_among_the_landed_rows(history: History) -> None:
     state = history.lake.tracking_log().catch_up()
-    assert state.record is not None
     record = replace(state.record, policy=Policy(max_lag=seconds(0.5)))
     facts = passed_over_facts(replace(state, record=record), history.lake, at(601))
     assert (facts["passed_over"], facts["passed_over_by_stream"]) == (3, {"a": 2, "b": 1})

@@ -81,8 +81,7 @@ class Operator:
         """What it prints as JSON."""
         result = self.run(*arguments, "--json")
         assert result.exit_code == 0, result.output
-        found: dict[str, Any] = json.loads(result.output)
-        return found
+        return json.loads(result.output)
 
 
 @pytest.fixture
@@ -164,7 +163,6 @@ def test_people_are_shown_the_same_and_asked(stuck: Operator) -> None:
 def test_a_reading_that_names_no_message_is_not_said_to_be_one(operator: Operator) -> None:
     operator.live(40)
     decision = operator.world.track().decision
-    assert decision.base is not None
     oldest = iso(decision.base.oldest_unacked)
     operator.world.wait(5)
     said = told(operator.run("--before", time_of(operator.now), answer="n\n"))

@@ -40,8 +40,7 @@ class Repairing(House):
         return self.place.tidemark("repair", "--from", WINDOWS[0].key, "--to", WINDOWS[4].key, *arguments)
 
     def facts(self, *arguments: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.repair("--json", *arguments).out)
-        return found
+        return json.loads(self.repair("--json", *arguments).out)
 
 
 @pytest.fixture

@@ -87,7 +87,6 @@ def failure_of(result: dg.ExecuteInProcessResult) -> str:
     """What the step's failure says."""
     (event,) = [event for event in result.all_events if event.is_step_failure]
     data = event.step_failure_data
-    assert data.user_failure_data is not None
     return str(data.user_failure_data.description)
 
 

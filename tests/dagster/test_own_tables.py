@@ -99,7 +99,6 @@ def test_a_table_follows_the_windows_and_one_that_fails_stops_no_other(house: Ma
         assert run(house, request).success
 
     table = house.lake.corrections().table.in_place()
-    assert table is not None
     noted = [row for row in table.to_pyarrow_table().to_pylist() if row["table"] == "counts"]
     assert [(row["change"], json.loads(row["key"])) for row in noted] == [("added", {"stream_id": ["late"]})]
 

@@ -102,9 +102,7 @@ class CodeServer:
         return self.run(run)
 
     def run(self, run: dg.DagsterRun) -> dg.DagsterRun:
-        found = self.instance.get_run_by_id(run.run_id)
-        assert found is not None
-        return found
+        return self.instance.get_run_by_id(run.run_id)
 
     def health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
         return self.instance.run_launcher.check_run_worker_health(self.run(run))

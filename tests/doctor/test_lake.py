@@ -30,7 +30,6 @@ def in_folder(folder: Path) -> Setup:
 
 
 def test_a_bucket_that_would_harm_a_lake_is_said(world: World) -> None:
-    assert world.bucket is not None
     world.bucket |= {
         "retentionPolicy": {"retentionPeriod": "86400"},
         "defaultEventBasedHold": True,

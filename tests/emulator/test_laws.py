@@ -19,8 +19,7 @@ WEEK = timedelta(days=7)
 
 
 def published(message: Any) -> datetime:
-    moment: datetime = message.publish_time.ToDatetime(START.tzinfo)
-    return moment
+    return message.publish_time.ToDatetime(START.tzinfo)
 
 
 class WithoutFaults(RuleBasedStateMachine):

@@ -67,7 +67,6 @@ class CloudStorageServer:
         self._log.unlink(missing_ok=True)
 
     def _wait_until_ready(self) -> None:
-        assert self._process is not None
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:
             with contextlib.suppress(OSError):

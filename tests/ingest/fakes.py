@@ -398,10 +398,7 @@ class World(Outside):
         lake = self.lake()
         opened = lake.heartbeats() if name == "heartbeats" else lake.quarantine()
         table = opened.in_place()
-        found: list[dict[str, Any]] = (
-            [] if table is None else table.to_pyarrow_table().sort_by("message_id").to_pylist()
-        )
-        return found
+        return [] if table is None else table.to_pyarrow_table().sort_by("message_id").to_pylist()
 
 
 Parked = TypeVar("Parked", bound=World)

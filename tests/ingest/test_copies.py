@@ -48,7 +48,6 @@ def test_a_copy_a_minute_later_does_not_hold_the_watermark(world: World) -> None
     beat(world, 5)
     world.land()
     tracked = world.track()
-    assert tracked.decision.watermark is not None
     assert tracked.decision.watermark > at(80)
     copies = tracked.state.histogram.event_bucket == COPY
     assert tracked.state.histogram.publish_bucket[copies].tolist() == [to_us(at(90)) // 1_000_000]
@@ -68,7 +67,6 @@ def test_a_heartbeat_whose_first_message_base_rejects_counts_in_full(world: Worl
     world.topic.publish(20.0, publisher_id="x")
     world.land()
     tracked = world.track()
-    assert tracked.decision.candidate is not None
     assert tracked.decision.candidate <= at(20)
 
 

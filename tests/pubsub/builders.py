@@ -29,8 +29,7 @@ class Altered:
 
 def ids_of(batch: PulledBatch) -> list[str]:
     """The ids of its messages, in order."""
-    ids: list[str] = batch.messages.table["message_id"].to_pylist()
-    return ids
+    return batch.messages.table["message_id"].to_pylist()
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

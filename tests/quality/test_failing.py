@@ -182,9 +182,7 @@ class Home:
         return TickNotes(self.settings, self.clock)
 
     def said(self) -> Running:
-        said = read_running(self.settings)
-        assert said is not None
-        return said
+        return read_running(self.settings)
 
     def now(self, decided: float | None, noted: list[FailedTick] | None = None, seconds: float = 0) -> TicksNow:
         decided_at = None if decided is None else at(decided)

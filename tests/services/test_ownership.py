@@ -56,7 +56,6 @@ class Place:
 
     def owner(self) -> Owner:
         owner, _ = self.notes.found(OWNER.key)
-        assert owner is not None
         return owner
 
     def decide(self, ahead: float = 0.0) -> None:

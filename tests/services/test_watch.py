@@ -77,7 +77,6 @@ def test_what_an_ended_process_said_stands_until_another_one_ticks(terminal: Ter
     file = terminal.home.file
     terminal.notes.failed("landing", LakeFull("no space"), None)
     earlier = file.read()
-    assert earlier is not None
     file.write(ended(earlier))
     assert terminal.new() == []  # of an earlier start
     terminal.notes.failed("landing", LakeFull("no space"), None)

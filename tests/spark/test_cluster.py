@@ -59,8 +59,7 @@ def answers_of(client: Client) -> list[dict[str, Any]]:
     finally:
         client.kill()
     assert client.returncode == 0, problems[-5000:]
-    answers: list[dict[str, Any]] = json.loads(said)
-    return answers
+    return json.loads(said)
 
 
 def until(client: Client, what: str, reached: Callable[[], bool]) -> None:

@@ -246,9 +246,7 @@ def noted(house: House, entries: int) -> Note:
     log = house.lake.tracking_log()
     for number in range(entries):
         log.append(Snapshot(published([(1000 + number, 1000 + number)])))
-    newest = LogWitness(house.lake.objects()).newest()
-    assert newest is not None
-    return newest
+    return LogWitness(house.lake.objects()).newest()
 
 
 def cut(house: House, after: int) -> None:

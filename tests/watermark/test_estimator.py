@@ -35,7 +35,6 @@ def test_the_watermark_is_the_least_event_time_of_the_band_and_the_anchor() -> N
     assert decision.reason is Reason.ADVANCED
     assert decision.watermark == decision.candidate == at(88)  # what was published at 89, the anchor
     assert (flat(decision).band_start, flat(decision).band_end, flat(decision).anchor) == (at(89), at(100), at(89))
-    assert decision.pin is not None
     assert (decision.pin.published_from, decision.pin.min_event_time) == (at(89), at(88))
     assert flat(decision).messages_in_band == 11
 

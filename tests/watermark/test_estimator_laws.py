@@ -83,7 +83,6 @@ def test_the_estimator_on_cells_is_never_above_the_rule_on_exact_times(case: Cas
     if expected is None:
         assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
         return
-    assert decision.watermark is not None
     # What tracking has read beyond its own reading, in the same second, may hold it: with disorder within the band
     # it does not.
     last = to_us(case.tracking) // BUCKET_US
@@ -144,7 +143,6 @@ def test_the_frontier_is_below_the_rule_on_exact_times_by_less_than_a_bucket(cas
     if not passed:
         assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
         return
-    assert decision.watermark is not None
     expected = min([max(passed), *since])
     assert expected - BUCKET_US < to_us(decision.watermark) <= expected
 
@@ -230,13 +228,11 @@ def test_the_watermark_never_goes_back(schedule: list[tuple[Any, int, int | None
         both = {"base": base, "tracking": tracking}
         decision = decide(histogram, **both, policy=policy, previous=previous, complete_from=known_from, now=now)
         if previous is not None and previous.watermark is not None:
-            assert decision.watermark is not None
             assert decision.watermark >= previous.watermark
             assert (decision.watermark > previous.watermark) == (
                 decision.reason in (Reason.ADVANCED, Reason.IDLE_ADVANCED)
             )
         if previous is not None and previous.complete_from is not None:
-            assert decision.complete_from is not None
             assert decision.complete_from >= previous.complete_from
         previous = decision
 

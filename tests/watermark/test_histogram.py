@@ -34,7 +34,6 @@ def brute(messages: Sequence[Times], rejected: Sequence[int]) -> Cells:
     for publish, event in messages:
         key = (publish // BUCKET_US, event // BUCKET_US)
         count, least = cells.get(key, (0, event))
-        assert least is not None
         cells[key] = (count + 1, min(least, event))
     for publish in rejected:
         key = (publish // BUCKET_US, NO_EVENT)

@@ -100,7 +100,6 @@ def file(tmp_path: Path) -> Path:
 
 def values_in(file: Path) -> tuple[float, float]:
     policy = load_settings(file).policy
-    assert policy.max_lag is not None
     return policy.max_lag.total_seconds(), policy.base_slack.total_seconds()
 
 

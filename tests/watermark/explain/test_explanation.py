@@ -28,7 +28,6 @@ def text_of(explanation: Explanation, rule: str) -> str:
 
 def changes(explanation: Explanation) -> dict[str, float | None]:
     """What each alternative would have made of the watermark, in seconds further."""
-    assert explanation.alternatives is not None
     return {f"{other.setting} = {other.value}": other.further_seconds for other in explanation.alternatives}
 
 
@@ -51,7 +50,6 @@ def test_a_decision_is_explained_by_each_rule_in_order_in_sentences_and_by_what_
     assert explanation.moves
     for sentence in explanation.sentences():
         assert re.fullmatch(r"[A-Z](?!.*(  |None|unknown moment)).*\.", sentence)
-    assert explanation.alternatives is not None
     for other in explanation.alternatives:
         assert other.setting in TRIED
         assert other.cost
@@ -62,7 +60,6 @@ def test_a_decision_is_explained_by_each_rule_in_order_in_sentences_and_by_what_
 
 def test_a_decision_that_does_not_follow_from_the_log_is_explained_by_itself() -> None:
     log = explained.steady()
-    assert log.state.record is not None
     elsewhere = replace(log.before, histogram=EVERY_SECOND.pruned(START_BUCKET + 95))
     assert explain(log.state.record, elsewhere) == Explanation(log.state.record.decision)
 
@@ -238,7 +235,6 @@ def test_the_release_that_is_proposed_moves_the_watermark() -> None:
             continue
         proposed = datetime.fromisoformat(said.split("--before ")[1].split("`")[0])
         watermark, decided = log.state.watermark, log.state.record
-        assert decided.base is not None
         assert decided.base.oldest_unacked < proposed, "`tidemark release` refuses what base has passed"
         log.release((proposed - at(0)).total_seconds())
         decision = log.read(101, decided.base, decided.tracking)
