@@ -274,15 +274,12 @@ def hourly(heartbeats, windows):  # type: ignore[no-untyped-def]
 def test_a_project_gives_its_functions_and_all_names_have_the_pipelines_prefix(house: Materializing) -> None:
     settings = house.settings
     settings = settings.model_copy(update={"dagster": DagsterSettings(name="orders")})
-    assert isinstance(hourly, TableDefinition)
     definitions = td.Pipeline(settings, (hourly,)).definitions()
     graph = definitions.resolve_asset_graph()
     node = graph.get(dg.AssetKey(["orders", "hourly"]))
     assert node.parent_keys == {dg.AssetKey(["orders", "heartbeats"]), dg.AssetKey(["orders", "heartbeat_diffs"])}
     assert "Heartbeats an hour." in str(node.description)
-    partitions = node.partitions_def
-    assert isinstance(partitions, dg.TimeWindowPartitionsDefinition)
-    assert partitions.cron_schedule == "0 */1 * * *"
+    assert node.partitions_def.cron_schedule == "0 */1 * * *"
     assert definitions.resolve_job_def("orders_compute_hourly").tags[PIPELINE] == pipeline_tag(settings.lake.uri)
     assert definitions.resolve_sensor_def("orders_tables").name == "orders_tables"
 

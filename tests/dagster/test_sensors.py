@@ -227,7 +227,6 @@ class Side(Ticking):
         return cls(settings_of(pubsub, folder), instance, world.clock, world)
 
     def publish(self) -> int:
-        assert self.world is not None
         now = self.clock.now()
         beats = beats_between(now - timedelta(minutes=3), now - timedelta(minutes=1))
         publish(self.world, self.settings, beats)

@@ -85,7 +85,6 @@ def message(number: int, payload: bytes, **attributes: str | None) -> Any:
 def as_messages(contract: MessageContract, one: Any) -> list[tuple[Heartbeat, str | None, list[Any]] | str]:
     """Each element's heartbeat, publisher's id and fields, or the reason against it, with the elements found by the
     library and each place by itself. A message without elements has the reason against it."""
-    assert contract.each is not None
     try:
         payload = json.loads(one.data)
     except ValueError:

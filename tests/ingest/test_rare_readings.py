@@ -69,7 +69,6 @@ def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows(
     assert max(map(rare, later)) > Policy().max_reading_age
     assert {one.reason for one in later} <= {Reason.ADVANCED, Reason.PINNED_BY_BACKLOG, Reason.UNCHANGED}
     for one in later:
-        assert one.base is not None
         assert one.watermark is not None
         # What the newest reading allows, less the second that each message lags and one of the histogram's.
         if rare(one) > RISES:

@@ -49,9 +49,7 @@ from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def table_of(lake: Lake) -> DeltaTable:
-    found = lake.heartbeats().in_place()
-    assert found is not None
-    return found
+    return lake.heartbeats().in_place()
 
 
 def rows_of(lake: Lake) -> list[dict[str, Any]]:

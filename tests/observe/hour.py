@@ -95,9 +95,7 @@ class Hour:
     def compute(self, names: Sequence[str]) -> None:
         """What the run of Spark would leave of these windows, without the rows."""
         lake = self.ticking.lake()
-        version = version_of(lake.heartbeats())
-        assert version is not None
-        put(lake.diffs(), f"run{to_us(self.now)}", names, version, self.now)
+        put(lake.diffs(), f"run{to_us(self.now)}", names, version_of(lake.heartbeats()), self.now)
 
     def scrape(self) -> None:
         """Ask the port, and note each value."""

@@ -201,9 +201,8 @@ def test_an_hour_with_a_damaged_or_missing_file_is_unknown_until_its_repair(hist
 
 def compute_at(history: History, second: float) -> str:
     """The key of the window that contains this moment, which a run has computed."""
-    window, version = WINDOWING.containing(at(second)), version_of(history.lake.heartbeats())
-    assert version is not None
-    put(history.lake.diffs(), f"at-{second}", [window.key], version)
+    window = WINDOWING.containing(at(second))
+    put(history.lake.diffs(), f"at-{second}", [window.key], version_of(history.lake.heartbeats()))
     return window.key
 
 

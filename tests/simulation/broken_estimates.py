@@ -146,7 +146,6 @@ def frontier_without_need_of_one(s: Situation) -> Verdict:
 
 @plant("the frontier alone", bound, 0, by_frontier)
 def frontier_alone(s: Situation) -> Verdict:
-    assert s.base is not None
     return bound(replace(s, base=replace(s.base, oldest_unacked=FAR_AHEAD)))
 
 

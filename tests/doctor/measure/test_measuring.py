@@ -19,7 +19,7 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.identity import NEEDS, Component
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, Row, Verdict, follows, rows
+from tidemark.pipeline.doctor.measure.facts import Facts, Row, Verdict, follows, rows
 from tidemark.pipeline.doctor.measure.traffic import Plan
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
@@ -117,7 +117,6 @@ def test_what_cloud_monitoring_shows_is_compared_with_the_publish_time() -> None
         facts = measured(given, clock)
     found = of_a_service(facts)[AGE]
     assert found.verdict is Verdict.AS_EXPECTED
-    assert isinstance(facts.monitoring, MonitoringFacts)
     assert timedelta(seconds=100) <= facts.monitoring.visible_after < timedelta(seconds=200)
     assert readings_that_follow(facts) == []
 
