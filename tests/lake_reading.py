@@ -134,8 +134,7 @@ def reports(lake: Lake) -> Iterable[bytes]:
 
 def tuning_facts(lake: Lake, settings: Settings) -> Mapping[str, Any]:
     """What a tuning report says of the lake, but for its sentences and where the lake is."""
-    report = report_on_lake(lake, Asked(settings, LATER, target=0.01, bands=[timedelta(seconds=10)]))
-    facts = facts_of(report)
+    facts = facts_of(report_on_lake(lake, Asked(settings, LATER, target=0.01, bands=[timedelta(seconds=10)])))
     return {name: facts[name] for name in TUNED}
 
 

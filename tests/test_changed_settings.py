@@ -544,11 +544,9 @@ def test_another_length_and_kind_are_refused(place: Place, tmp_path: Path, monke
 
     for folder in ("heartbeat_diffs", "stream_status", "streams", "corrections", "tables"):
         shutil.rmtree(here.folder / "lake" / folder, ignore_errors=True)
-    pipeline = Pipeline(here, changed, NEWEST)
-    pipeline.compute()
+    Pipeline(here, changed, NEWEST).compute()
     computed = rows(lake, "heartbeat_diffs", ("stream_id", "event_time"))
-    closed_by = lake.tracking_log().newest().watermark
-    end = changed.windowing.containing(closed_by).start
+    end = changed.windowing.containing(lake.tracking_log().newest().watermark).start
     landed = set(rows(lake, HEARTBEATS, ("stream_id", "event_time"), before=end))
     assert computed == Counter(landed), "every heartbeat of a closed window is in one row"
     monkeypatch.setattr(doctor, "MANY_WINDOWS", 2)

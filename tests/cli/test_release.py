@@ -154,15 +154,13 @@ def test_people_are_shown_the_same_and_asked(stuck: Operator) -> None:
     assert all(said in told(refused) for said in (closing, "release again to go further", "nothing was released"))
     assert stuck.world.lake().tracking_log().catch_up().released_before is None
 
-    agreed = stuck.run("--before", time_of(200), answer="y\n")
-    assert agreed.exit_code == 0
+    assert stuck.run("--before", time_of(200), answer="y\n").exit_code == 0
     assert stuck.world.lake().tracking_log().catch_up().released_before == at(200)
 
 
 def test_a_reading_that_names_no_message_is_not_said_to_be_one(operator: Operator) -> None:
     operator.live(40)
-    decision = operator.world.track().decision
-    oldest = iso(decision.base.oldest_unacked)
+    oldest = iso(operator.world.track().decision.base.oldest_unacked)
     operator.world.wait(5)
     said = told(operator.run("--before", time_of(operator.now), answer="n\n"))
     assert f"Base has acknowledged everything that was published before {oldest}" in said

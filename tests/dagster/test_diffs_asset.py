@@ -50,8 +50,7 @@ class Materializing:
         if copied_from is not None:
             shutil.copytree(copied_from, self.folder)
             return
-        log = self.lake.tracking_log()
-        log.begin(Beginning(START))
+        self.lake.tracking_log().begin(Beginning(START))
         self.decide(WATERMARK)
         self.land([("silent", START + timedelta(seconds=5)), *beats_between(START, START + 4 * MINUTE)])
 
@@ -86,8 +85,7 @@ class Materializing:
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
     """What the step's failure says."""
     (event,) = [event for event in result.all_events if event.is_step_failure]
-    data = event.step_failure_data
-    return str(data.user_failure_data.description)
+    return str(event.step_failure_data.user_failure_data.description)
 
 
 def test_a_run_over_a_range_computes_its_windows(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:

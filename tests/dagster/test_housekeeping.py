@@ -244,8 +244,7 @@ def test_this_dagster_has_each_part_and_each_is_used() -> None:
 def moved(patch: pytest.MonkeyPatch, name: str) -> None:
     """As if a Dagster had given this part another name."""
     part = private.PARTS[name]
-    gone = private.PrivatePart(part.module, f"{part.name}Moved", part.without)
-    patch.setitem(private.PARTS, name, gone)
+    patch.setitem(private.PARTS, name, private.PrivatePart(part.module, f"{part.name}Moved", part.without))
 
 
 def test_without_its_part_the_launcher_launches_and_does_not_watch(monkeypatch: pytest.MonkeyPatch) -> None:

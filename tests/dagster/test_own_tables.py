@@ -275,8 +275,7 @@ def test_a_project_gives_its_functions_and_all_names_have_the_pipelines_prefix(h
     settings = house.settings
     settings = settings.model_copy(update={"dagster": DagsterSettings(name="orders")})
     definitions = td.Pipeline(settings, (hourly,)).definitions()
-    graph = definitions.resolve_asset_graph()
-    node = graph.get(dg.AssetKey(["orders", "hourly"]))
+    node = definitions.resolve_asset_graph().get(dg.AssetKey(["orders", "hourly"]))
     assert node.parent_keys == {dg.AssetKey(["orders", "heartbeats"]), dg.AssetKey(["orders", "heartbeat_diffs"])}
     assert "Heartbeats an hour." in str(node.description)
     assert node.partitions_def.cron_schedule == "0 */1 * * *"

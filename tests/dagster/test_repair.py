@@ -341,8 +341,7 @@ def test_late_beats_correct_two_rows_and_failures_wait(house: Materializing, mon
     assert list(house.lake.corrections().newest(Sought(), 10)) == []
     after = rows_of(house)
 
-    again = house.run(WINDOWS[0], WINDOWS[0])
-    assert materializations(again) == [{"rows": 2, "rows/heartbeat_diffs": 2}]
+    assert materializations(house.run(WINDOWS[0], WINDOWS[0])) == [{"rows": 2, "rows/heartbeat_diffs": 2}]
     silent = run_over(house, WINDOWS[1])
     assert (silent.success, materializations(silent)) == (True, [])
     differing = {at for at in after if before.get(at) != after[at]}

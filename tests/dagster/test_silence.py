@@ -130,6 +130,5 @@ def test_the_report_has_figures_the_worst_streams_and_its_page(tmp_path: Path, i
 
 
 def test_an_empty_lake_is_no_failure_and_no_report(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    result = tuned(settings_in(tmp_path), instance)
-    assert result.success
+    assert tuned(settings_in(tmp_path), instance).success
     assert instance.get_latest_materialization_event(WATERMARK_TUNING) is None

@@ -147,8 +147,7 @@ def test_the_policy_says_which_stale_windows_are_computed_again(
     history: History, instance: dg.DagsterInstance, policy: str, request_of: list[str] | None
 ) -> None:
     history.land([Beat("b", 1), Beat("b", 479)])
-    ticking = ticking_on(history, instance, policy)
-    assert asked(ticking) == request_of
+    assert asked(ticking_on(history, instance, policy)) == request_of
 
 
 def test_old_watermarks_fail(history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +196,7 @@ def test_what_max_lag_passes_over_is_counted_with_its_streams(history: History, 
     assert (said.metadata["passed_over"].value, said.metadata["rows"].value) == (2, 13)
     assert (said.metadata["tracked"].value, said.metadata["by_stream"].value) == (2, {"slow": 2})
     assert "lag more than 50s (max_lag)" in (said.description or "")
-    patient = ticking_on(history, instance, max_lag=seconds(50), max_late_share=0.2)
-    assert evaluations(patient)["passed_over"].passed
+    assert evaluations(ticking_on(history, instance, max_lag=seconds(50), max_late_share=0.2))["passed_over"].passed
     assert "passed_over" not in evaluations(ticking_on(history, instance))
 
 

@@ -126,8 +126,7 @@ def test_a_failure_is_broken_while_its_process_lives_and_a_warning_if_it_may_hav
     nobody, landing = found()
     assert nobody == (Level.BROKEN, "no decision for 31s, since 2026-11-21T05")
     assert landing[0] is Level.BROKEN
-    said = home.said()
-    home.file.write(ended(said))
+    home.file.write(ended(home.said()))
     assert {level for level, _ in found()} == {Level.WARNING}
     notes.good("landing", home.in_lake)
     world.track()

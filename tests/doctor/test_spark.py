@@ -83,8 +83,7 @@ def test_readers_that_pull_continuously_need_places_beside_windows(monkeypatch: 
     four = sections.IngestSettings(mode="continuous", readers=4)
     assert Settings(ingest=four).spark_master == "local[6,4]"
     assert Settings(ingest=sections.IngestSettings(readers=4)).spark_master == "local[3,4]"
-    remote = here().remote
-    at_it = sections.SparkSettings(remote=remote, config={"spark.master": "local[4,4]"})
+    at_it = sections.SparkSettings(remote=here().remote, config={"spark.master": "local[4,4]"})
     for few in (classic("local[4, 2]"), classic("local[*]"), at_it):
         assert "4 task slots for 4 readers" in said(check_task_slots, Level.WARNING, spark=few, ingest=four)
         assert findings(check_task_slots, spark=few) == []

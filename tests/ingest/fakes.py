@@ -255,8 +255,7 @@ class World(Outside):
         self.topic = Topic(self.model, self.clock)
         self.fails: dict[str, Exception] = {}
         for name in ("tracking", "base"):
-            config = a_subscription(name, TOPIC, ACK_DEADLINE, KEPT)
-            self.model.create_subscription(config, self.clock.now())
+            self.model.create_subscription(a_subscription(name, TOPIC, ACK_DEADLINE, KEPT), self.clock.now())
         self.policy = Policy() if policy is None else policy
         self.reader = HeartbeatReader(CONTRACT)
         self._entries: dict[int, Entry] = {}

@@ -54,8 +54,7 @@ def test_a_copy_a_minute_later_does_not_hold_the_watermark(world: World) -> None
     assert world.not_landed(world.topic.messages) == []
     world.wait(2)
     world.track()
-    lake = world.lake()
-    found = audit(lake)
+    found = audit(world.lake())
     assert (found.tracked, found.landed, found.at_least, found.at_most) == (96, 96, 0, 0)
 
 
@@ -66,8 +65,7 @@ def test_a_heartbeat_whose_first_message_base_rejects_counts_in_full(world: Worl
     beat(world, 60)
     world.topic.publish(20.0, publisher_id="x")
     world.land()
-    tracked = world.track()
-    assert tracked.decision.candidate <= at(20)
+    assert world.track().decision.candidate <= at(20)
 
 
 @pytest.mark.parametrize(

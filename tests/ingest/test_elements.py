@@ -210,8 +210,7 @@ def test_a_message_of_too_many_event_hours_is_rejected_whole_and_those_beside_it
     assert part.rejected["reason"].to_pylist() == ["NO_EVENT_TIME", "TOO_MANY_ELEMENTS", "NO_EVENT_TIME"]
     said = "element #0 of 1003: the message has heartbeats of 1001 event hours; a message may have at most 1000"
     assert part.rejected["detail"][1].as_py().startswith(said)
-    histogram = histogram_of(messages[1:2], HeartbeatReader(contract))
-    assert histogram == histogram_of([message(1, b"", site="s")], READER)
+    assert histogram_of(messages[1:2], HeartbeatReader(contract)) == histogram_of([message(1, b"", site="s")], READER)
 
 
 # Ticks

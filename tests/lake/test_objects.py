@@ -271,8 +271,7 @@ def test_a_folder_is_for_its_user_alone_and_the_service_is_logged_in_to_within_b
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"tidemark.format": "1"}'])
 def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp_path: Path) -> None:
-    objects = DiskObjects(tmp_path)
-    objects.create(f"{FORMATS.prefix}{FORMAT + 3:06d}.json", content)
+    DiskObjects(tmp_path).create(f"{FORMATS.prefix}{FORMAT + 3:06d}.json", content)
     for refuses in (admit, claim):
         with pytest.raises(errors.NewerFormat, match=f"is {FORMAT + 3}, and this version reads formats up to {FORMAT}"):
             refuses(LakeSettings(uri=f"file:{tmp_path}"))

@@ -106,8 +106,7 @@ def commit(log: TableLog, table: DeltaTable, path: str) -> None:
 
 def opened(place: Path, objects: DiskObjects | None = None) -> tuple[TableLog, DeltaTable]:
     log = TableLog(objects or DiskObjects(place), partial(DeltaTable, place), copies=True)
-    table = log.open()
-    return log, table
+    return log, log.open()
 
 
 def is_copied(table: DeltaTable, place: Path) -> bool:

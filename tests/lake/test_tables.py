@@ -60,8 +60,7 @@ def rows_of(lake: Lake) -> list[dict[str, Any]]:
 
 
 def event_times_in(path: str) -> list[int]:
-    column = pq.ParquetFile(path).read(columns=["event_time"])["event_time"]
-    return column.cast(pa.int64()).to_pylist()
+    return pq.ParquetFile(path).read(columns=["event_time"])["event_time"].cast(pa.int64()).to_pylist()
 
 
 def test_files_without_statistics_are_read_beside_an_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,8 +64,7 @@ class Hour:
         for _ in range(minutes):
             now = self.now
             beats = [(f"stream-{number}", now - number * SECOND) for number in range(self.beats)]
-            broken = [{"stream_id": "broken"}] * self.broken
-            publish(self.world, self.ticking.settings, beats, broken=broken)
+            publish(self.world, self.ticking.settings, beats, broken=[{"stream_id": "broken"}] * self.broken)
             self.each_minute(self)
             self.world.clock.advance(20 * SECOND)
             for sensor in self.sensors:

@@ -245,12 +245,10 @@ def test_a_file_from_which_somebody_deleted_rows_is_read_as_any_other(history: H
     history.land([Beat("a", 10), Beat("b", 20)])
     history.compute(0, 2)
     history.land([Beat("c", 30), Beat("secret", 40)])
-    landed = history.lake.heartbeats().in_place()
-    landed.delete("stream_id = 'secret'")
+    history.lake.heartbeats().in_place().delete("stream_id = 'secret'")
     missed = history.staleness().check()
     assert (missed.by_stream["c"], missed.damaged) == (1, {})
-    computed = history.lake.diffs().table.current()
-    computed.delete("stream_id = 'b'")
+    history.lake.diffs().table.current().delete("stream_id = 'b'")
     assert streams_in(history.lake.diffs(), [WINDOWS[0].key]) == {WINDOWS[0].key: 1}
 
 

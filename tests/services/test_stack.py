@@ -35,8 +35,7 @@ def settings_for(choice: str) -> Settings:
 
 def topics(settings: Settings) -> list[str]:
     with publisher_client(settings.pubsub.emulator_host) as client:
-        found = client.list_topics(project=f"projects/{settings.pubsub.project}", timeout=10)
-        return [topic.name for topic in found]
+        return [topic.name for topic in client.list_topics(project=f"projects/{settings.pubsub.project}", timeout=10)]
 
 
 def sockets_hidden(process: psutil.Process) -> None:

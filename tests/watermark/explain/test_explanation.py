@@ -166,8 +166,7 @@ def play(seed: int) -> list[World]:
         log.publish(published((time, time - lag - random.uniform(0, noise)) for time in times))
         stays = random.choice([0, 0, 0, 0.9, 1])
         outstanding = [time for time in [*outstanding, *times] if random.random() < stays]
-        world = World(log, now, outstanding)
-        world.tick()
+        World(log, now, outstanding).tick()
         worlds.append(World(copy(log), now, outstanding))
     return worlds
 
@@ -213,8 +212,7 @@ def test_each_setting_that_the_explanation_names_can_be_written_and_has_the_stat
         decided, before = world.log.state.record, world.log.before
         for other in world.explain().alternatives or []:
             settings = WatermarkSettings.model_validate({other.setting: other.value})
-            value = getattr(settings, other.setting)
-            policy = replace(decided.policy, **{other.setting: value})
+            policy = replace(decided.policy, **{other.setting: getattr(settings, other.setting)})
             if other.setting == "band" and decided.policy.base_slack == decided.policy.band > timedelta(0):
                 continue  # the slack follows the band: it has a test of its own
             decision = before.decide(decided.base, decided.tracking, policy, decided.decision.at).decision
