@@ -53,8 +53,7 @@ def own_pubsub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def emulator_host(request: pytest.FixtureRequest) -> str:
     """The address of a server that runs until the tests are over."""
     name = "own_pubsub" if why_no_official_emulator() else "official_emulator"
-    address: str = request.getfixturevalue(name)
-    return address
+    return request.getfixturevalue(name)
 
 
 @pytest.fixture(scope="session")

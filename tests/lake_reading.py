@@ -60,7 +60,6 @@ def said_by(folder: Path) -> dict[str, Any]:
     kept, checked = missed.checkpoint, missed.check()
     witness = LogWitness(lake.objects()).newest()
     trace = extent_of(ParquetTrace(folder / "trace.parquet"))
-    assert kept is not None
     said = {
         "log": [entry_facts(log.entry(number)) for number in log.numbers()],
         "archived": log.numbers()[-1] + 1 - len(log.live_numbers()),
@@ -86,8 +85,7 @@ def said_by(folder: Path) -> dict[str, Any]:
         ).to_pylist(),
     }
     said["reports"] = [without_marks(report) for report in said["reports"]]
-    plain: dict[str, Any] = json.loads(json.dumps(said, default=_plain))
-    return plain
+    return json.loads(json.dumps(said, default=_plain))
 
 
 def entry_facts(entry: Entry) -> list[Any]:
@@ -136,8 +134,7 @@ def reports(lake: Lake) -> Iterable[bytes]:
 
 def tuning_facts(lake: Lake, settings: Settings) -> Mapping[str, Any]:
     """What a tuning report says of the lake, but for its sentences and where the lake is."""
-    report = report_on_lake(lake, Asked(settings, LATER, target=0.01, bands=[timedelta(seconds=10)]))
-    facts = facts_of(report)
+    facts = facts_of(report_on_lake(lake, Asked(settings, LATER, target=0.01, bands=[timedelta(seconds=10)])))
     return {name: facts[name] for name in TUNED}
 
 

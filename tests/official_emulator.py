@@ -32,8 +32,7 @@ def running_emulator(log: Path) -> AbstractContextManager[str]:
 def running_own_pubsub(log: Path, *options: str) -> AbstractContextManager[str]:
     """The same of `tidemark pubsub`, with these options."""
     port = free_port()
-    command = choose_emulator("local").command(HOST, port)
-    return _running([*command, *options], f"{HOST}:{port}", log)
+    return _running([*choose_emulator("local").command(HOST, port), *options], f"{HOST}:{port}", log)
 
 
 @contextmanager

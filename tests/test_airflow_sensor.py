@@ -16,7 +16,6 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "airflow_sensor.py"
 
 def example() -> ModuleType:
     spec = util.spec_from_file_location("airflow_sensor", EXAMPLE)
-    assert spec.loader is not None
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

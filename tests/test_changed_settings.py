@@ -527,9 +527,7 @@ def rows(
 # ------------------------------------------------------------------------------------------- what is refused
 
 
-def test_another_length_and_another_kind_are_refused_in_words_and_windows_are_computed_anew_by_the_recipe(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_length_and_kind_are_refused(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = place.elsewhere(tmp_path / "here")
     changed = here.settings({**here.tree(), "windows": {"first": "2026-11-21T05:00:00Z", "length": "1h"}, "tables": {}})
     lake = Lake(changed.lake, changed.message.kinds, SystemClock())
@@ -546,11 +544,9 @@ def test_another_length_and_another_kind_are_refused_in_words_and_windows_are_co
 
     for folder in ("heartbeat_diffs", "stream_status", "streams", "corrections", "tables"):
         shutil.rmtree(here.folder / "lake" / folder, ignore_errors=True)
-    pipeline = Pipeline(here, changed, NEWEST)
-    pipeline.compute()
+    Pipeline(here, changed, NEWEST).compute()
     computed = rows(lake, "heartbeat_diffs", ("stream_id", "event_time"))
-    closed_by = lake.tracking_log().newest().watermark
-    end = changed.windowing.containing(closed_by).start
+    end = changed.windowing.containing(lake.tracking_log().newest().watermark).start
     landed = set(rows(lake, HEARTBEATS, ("stream_id", "event_time"), before=end))
     assert computed == Counter(landed), "every heartbeat of a closed window is in one row"
     monkeypatch.setattr(doctor, "MANY_WINDOWS", 2)

@@ -67,7 +67,5 @@ def test_each_command_is_found_where_it_is_said_to_be_with_the_help_that_is_list
     ("typed", "completed"), [("tidemark re", ["release", "repair", "replay"]), ("tidemark repair --for", ["--forget"])]
 )
 def test_a_shell_completes_commands_and_options_of_commands_not_loaded(typed: str, completed: list[str]) -> None:
-    words = len(typed.split())
-    asked = {"_TIDEMARK_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(words - 1)}
-    done = ended([TIDEMARK], variables=asked)
-    assert sorted(done.stdout.split()) == completed
+    asked = {"_TIDEMARK_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    assert sorted(ended([TIDEMARK], variables=asked).stdout.split()) == completed

@@ -27,8 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reading")
     lake = lake_in(folder)
     beats = [Beat("a", -30.0), Beat("a", 0.0), Beat("a", 30.0, publisher_id="one"), Beat("b", 10.0), Beat("a", 600.0)]
-    again = Beat("a", 30.0, "copy", publisher_id="one", publish_time=90)
-    append_beats(lake.heartbeats(), columns_of([*beats, again]))
+    append_beats(lake.heartbeats(), columns_of([*beats, Beat("a", 30.0, "copy", publisher_id="one", publish_time=90)]))
     compute(lake, BEFORE, [("a", -30.0, None)])
     compute(lake, FIRST, [("a", 0.0, 30.0), ("a", 30.0, 30.0), ("b", 10.0, None)])
     compute(lake, EMPTY, [])

@@ -121,8 +121,7 @@ def test_a_variable_without_a_setting_is_refused(name: str, written: Written, mo
 
 
 def test_variables_that_name_folders_are_no_settings(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written("\ufeff" + '[watermark]\nband = "7s"\n')
-    monkeypatch.setenv("TIDEMARK_CONFIG", str(file))
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(written("\ufeff" + '[watermark]\nband = "7s"\n')))
     monkeypatch.setenv("TIDEMARK_DAGSTER_STORAGE", "/somewhere")
     assert load_settings().watermark.band == timedelta(seconds=7)
 

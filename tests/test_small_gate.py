@@ -112,9 +112,7 @@ def test_both_refuse_an_object_in_a_newer_format_and_name_the_version() -> None:
     assert small.FORMAT == version.FORMAT
 
 
-def test_the_command_waits_for_a_window_and_says_how_far_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_pauses: list[float]
-) -> None:
+def test_a_window_can_be_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str], no_pauses: list[float]) -> None:
     lake, there = tmp_path / "lake", tmp_path / "lake" / NAME
     assert main([str(lake)]) == 0
     assert main([str(lake), "--wait-for", FIRST, "--timeout", "11.5s500ms"]) == 1
@@ -139,9 +137,7 @@ def test_the_command_waits_for_a_window_and_says_how_far_it_is(
         "--timeout=36501d",
     ],
 )
-def test_the_command_refuses_times_and_durations_that_python_cannot_represent(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_refuses_what_python_lacks(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path), f"--wait-for={FIRST}", "--timeout=0s", option])
     assert f"argument {option.partition('=')[0]}: " in capsys.readouterr().err
@@ -183,9 +179,7 @@ def test_a_process_that_met_an_expired_login_finds_the_new_one(monkeypatch: pyte
         assert small.read_watermark("gs://bucket/lake").is_closed(FIRST)
 
 
-def test_a_server_that_fails_is_asked_again_and_one_that_refuses_is_not(
-    monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
-) -> None:
+def test_failures_are_asked_again_and_refusals_not(monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]) -> None:
     with serving(Faulty) as address:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", address.removeprefix("http://"))
         Faulty.statuses = [503, 429, 404]

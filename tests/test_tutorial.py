@@ -99,7 +99,6 @@ class Terminal:
 
     def type(self, command: str) -> int:
         """Type a command, and return where its output begins."""
-        assert self.shell.stdin is not None
         begins = len(self.said.read_text())
         self.typed += 1
         self.shell.stdin.write(f"{command}\necho '[done' {self.typed}]\n")
@@ -112,7 +111,6 @@ class Terminal:
         return said, f"[done {self.typed}]" in said
 
     def close(self) -> None:
-        assert self.shell.stdin is not None
         self.shell.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self.shell.wait(STOPPED_WITHIN_SECONDS)

@@ -223,7 +223,6 @@ class World(Outside):
         assert not self.never_acknowledged
         last = max(at for at, _, _ in self.published)
         reached = min(event for at, event, _ in self.published if at > last - SECOND)
-        assert self.watermark is not None
         assert self.watermark >= reached, f"{self.watermark} stays short of {reached}"
 
     def round(self, longest: timedelta) -> None:

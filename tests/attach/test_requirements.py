@@ -85,9 +85,7 @@ def test_what_takes_messages_away_unread_is_a_danger_and_no_refusal(options: dic
         (None, {}, "tidemark never creates it"),
     ],
 )
-def test_what_breaks_the_method_is_refused_and_nobody_is_told_to_delete_base(
-    found: types.Subscription | None, tracking: dict[str, Any], says: str
-) -> None:
+def test_what_breaks_attach_is_refused(found: types.Subscription | None, tracking: dict[str, Any], says: str) -> None:
     (reason,) = refused(found, **tracking)
     assert says in reason
     assert SETTINGS.tracking_path in reason or "delete it" not in reason

@@ -88,8 +88,7 @@ class House:
 
     def waiting(self, watermark: datetime | None) -> list[Window]:
         """The windows that are closed and not computed yet."""
-        windows = self.settings.windows
-        return read_waiting(self._whole_lake(), self.settings.windowing, windows.lookback, watermark)
+        return read_waiting(self._whole_lake(), self.settings.windowing, self.settings.windows.lookback, watermark)
 
     def _whole_lake(self) -> Lake:
         return Lake(self.settings.lake, self.settings.message.kinds, SystemClock())

@@ -45,6 +45,4 @@ def said_by_the_program(folder: Path, arguments: tuple[str, ...], variables: Map
 
 
 def _text(stream: io.TextIOWrapper) -> str:
-    buffer = stream.buffer
-    assert isinstance(buffer, io.BytesIO)
-    return buffer.getvalue().decode()
+    return stream.buffer.getvalue().decode()

@@ -64,8 +64,7 @@ def run(*arguments: str) -> Result:
 def facts(*arguments: str) -> dict[str, Any]:
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.output)
-    return found
+    return json.loads(result.output)
 
 
 def said(result: Result) -> str:

@@ -40,8 +40,7 @@ class Repairing(House):
         return self.place.tidemark("repair", "--from", WINDOWS[0].key, "--to", WINDOWS[4].key, *arguments)
 
     def facts(self, *arguments: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.repair("--json", *arguments).out)
-        return found
+        return json.loads(self.repair("--json", *arguments).out)
 
 
 @pytest.fixture
@@ -84,8 +83,7 @@ def test_without_dagster_the_command_says_so_after_naming_and_removing_what_it_c
         assert (shown.code, "tidemark repair" in shown.err, "Traceback" in shown.err) == (1, True, False)
     orphan = house.folder / "heartbeats" / "stray.parquet"
     orphan.write_bytes(b"PAR1")
-    young = house.repair("--remove-orphans")
-    assert "orphan" not in young.out
+    assert "orphan" not in house.repair("--remove-orphans").out
     assert orphan.exists()
     said = house.repair("--remove-orphans", "--grace", "0s")
     assert said.code == 1

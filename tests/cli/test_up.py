@@ -147,8 +147,7 @@ def test_stop_without_anything_to_stop_is_well_and_ends_what_a_killed_one_has_st
 
 @pytest.mark.parametrize("options", [("--json",), ("--stop", "--json"), ("--stop", "--status")])
 def test_options_that_do_not_go_together_are_refused(house: House, options: Sequence[str]) -> None:
-    said = house.here("up", *options)
-    assert said.code == 2
+    assert house.here("up", *options).code == 2
     assert not house.state.exists()
 
 
@@ -269,9 +268,7 @@ def an_unknown_setting(examined: Examined) -> None:
         (an_unknown_setting, ["there is no such setting; did you mean topic?"]),
     ],
 )
-def test_a_set_up_that_would_break_is_told_with_what_to_do(
-    examined: Examined, spoil: Callable[[Examined], None], said: list[str]
-) -> None:
+def test_what_would_break_is_told(examined: Examined, spoil: Callable[[Examined], None], said: list[str]) -> None:
     spoil(examined)
     broken = examined.broken()
     assert len(broken) == len(said)

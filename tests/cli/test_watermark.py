@@ -39,8 +39,7 @@ class Shell:
     def facts(self, *arguments: str, command: str = "watermark") -> dict[str, Any]:
         code, out, err = self.run(*arguments, "--json", command=command)
         assert (code, err) == (0, "")
-        found: dict[str, Any] = json.loads(out)
-        return found
+        return json.loads(out)
 
 
 @pytest.fixture

@@ -121,9 +121,7 @@ def tick(defs: dg.Definitions, instance: dg.DagsterInstance, name: str, sensor: 
 
 
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
-def test_the_project_loads_in_dagster_and_each_of_its_pipelines_ticks_over_its_cohort(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_pipeline_of_the_project_ticks_over_its_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "project"
     assert init(folder).code == 0
     with served() as address, dg.DagsterInstance.ephemeral() as instance:

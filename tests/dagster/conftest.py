@@ -46,14 +46,22 @@ def ticking(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> 
     return Ticking(settings_of(PUBSUB, tmp_path), instance, world.clock, world)
 
 
+@pytest.fixture
+def house(tmp_path: Path, instance: dg.DagsterInstance) -> Any:
+    """A lake with three closed windows, of which none is computed."""
+    from tests.dagster.test_diffs_asset import CLASSIC, Materializing
+
+    return Materializing(tmp_path, CLASSIC, instance)
+
+
 @pytest.fixture(scope="session")
 def materialized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dg.ExecuteInProcessResult]:
     """A lake whose three closed windows are computed, and the run that did it."""
     from tests.dagster.test_diffs_asset import CLASSIC, WINDOWS, Materializing  # it needs these fixtures itself
 
-    house = Materializing(tmp_path_factory.mktemp("computed"), CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
-        return house, house.run(WINDOWS[0], WINDOWS[-1], instance)
+        house = Materializing(tmp_path_factory.mktemp("computed"), CLASSIC, instance)
+        return house, house.run(WINDOWS[0], WINDOWS[-1])
 
 
 @pytest.fixture(scope="session")

@@ -40,15 +40,17 @@ class Materializing:
     """A lake with three closed windows and a fourth that is open, or a copy of one, and runs over ranges of its
     windows."""
 
-    def __init__(self, folder: Path, spark: SparkSettings, copied_from: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, spark: SparkSettings, instance: dg.DagsterInstance, copied_from: Path | None = None
+    ) -> None:
+        self.instance = instance
         self.settings: Settings = settings_of(PubSubSettings(), folder, spark=spark)
         self.lake = Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
         self.folder = folder / "lake"
         if copied_from is not None:
             shutil.copytree(copied_from, self.folder)
             return
-        log = self.lake.tracking_log()
-        log.begin(Beginning(START))
+        self.lake.tracking_log().begin(Beginning(START))
         self.decide(WATERMARK)
         self.land([("silent", START + timedelta(seconds=5)), *beats_between(START, START + 4 * MINUTE)])
 
@@ -64,10 +66,11 @@ class Materializing:
         ]
         append_beats(self.lake.heartbeats(), columns_of(rows, ["temperature", "status"]))
 
-    def run(self, first: str, last: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    def run(self, first: str, last: str) -> dg.ExecuteInProcessResult:
         """One run of the job over a range, with the tags that `tidemark repair --recompute` gives it."""
         job = build_definitions(self.settings).resolve_job_def(COMPUTE_WINDOWS)
-        return job.execute_in_process(instance=instance, tags={WINDOWS_TAG: f"{first}{TO}{last}"}, raise_on_error=False)
+        tags = {WINDOWS_TAG: f"{first}{TO}{last}"}
+        return job.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
 
     def rows(self) -> pa.Table:
         table = self.lake.diffs().table.in_place()
@@ -82,9 +85,7 @@ class Materializing:
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
     """What the step's failure says."""
     (event,) = [event for event in result.all_events if event.is_step_failure]
-    data = event.step_failure_data
-    assert data.user_failure_data is not None
-    return str(data.user_failure_data.description)
+    return str(event.step_failure_data.user_failure_data.description)
 
 
 def test_a_run_over_a_range_computes_its_windows(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
@@ -109,12 +110,10 @@ def test_a_custom_asset_reads_its_windows_rows(materialized: tuple[Materializing
         pipeline.read_diffs([WINDOWS[0]])
 
 
-def test_a_window_above_the_watermark_fails_with_what_holds_it_and_writes_nothing(tmp_path: Path) -> None:
-    lake = Materializing(tmp_path, CLASSIC)
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = lake.run(WINDOWS[1], "2026-11-21T05-23Z", instance)
+def test_a_window_above_the_watermark_fails_with_what_holds_it(house: Materializing) -> None:
+    result = house.run(WINDOWS[1], "2026-11-21T05-23Z")
     assert not result.success
     said = failure_of(result)
     assert "windows that are not closed yet: 1 of 3; the watermark is at 2026-11-21T05:23:00Z" in said
     assert "the first open window is [2026-11-21T05:23:00Z, 2026-11-21T05:24:00Z). Nothing was written" in said
-    assert lake.written() == []
+    assert house.written() == []

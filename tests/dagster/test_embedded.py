@@ -174,32 +174,30 @@ class Downstream:
         self.instance.report_dagster_event(DagsterEvent("PIPELINE_SUCCESS", "theirs"), run.run_id)
 
 
-def test_an_hour_that_is_computed_again_while_it_is_read_is_requested_again_afterwards(tmp_path: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        theirs = Downstream(tmp_path, instance)
-        theirs.computed()
-        assert theirs.asked() == {theirs.hour}
-        run = theirs.begun()
-        assert theirs.asked() == set()
-        theirs.computed()
-        assert theirs.asked() == set()
-        theirs.ended(run)
-        assert theirs.asked() == {theirs.hour}
-        theirs.ended(theirs.begun())
-        instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEATS))
-        assert theirs.asked() == set(), "a landing tick computes no hour"
+def test_an_hour_computed_again_while_read_is_requested_again(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    theirs = Downstream(tmp_path, instance)
+    theirs.computed()
+    assert theirs.asked() == {theirs.hour}
+    run = theirs.begun()
+    assert theirs.asked() == set()
+    theirs.computed()
+    assert theirs.asked() == set()
+    theirs.ended(run)
+    assert theirs.asked() == {theirs.hour}
+    theirs.ended(theirs.begun())
+    instance.report_runless_asset_event(dg.AssetMaterialization(HEARTBEATS))
+    assert theirs.asked() == set(), "a landing tick computes no hour"
 
 
-def test_a_day_of_theirs_waits_for_each_of_its_hours(tmp_path: Path) -> None:
+def test_a_day_of_theirs_waits_for_each_of_its_hours(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     day = (NOW - timedelta(days=2)).strftime("%Y-%m-%d")
-    with dg.DagsterInstance.ephemeral() as instance:
-        theirs = Downstream(tmp_path, instance, by_day=True)
-        *others, last = [hour for hour in theirs.hours if hour.startswith(day)]
-        for hour in others:
-            theirs.computed(hour)
-        assert (len(others), theirs.asked()) == (23, set())
-        theirs.computed(last)
-        assert theirs.asked() == {day}
+    theirs = Downstream(tmp_path, instance, by_day=True)
+    *others, last = [hour for hour in theirs.hours if hour.startswith(day)]
+    for hour in others:
+        theirs.computed(hour)
+    assert (len(others), theirs.asked()) == (23, set())
+    theirs.computed(last)
+    assert theirs.asked() == {day}
 
 
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}

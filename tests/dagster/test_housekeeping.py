@@ -3,6 +3,7 @@ private parts, by which it keeps them."""
 
 import ast
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
@@ -30,12 +31,18 @@ OURS = Settings(lake=LakeSettings(uri="file:/lake"))
 OLD = timedelta(days=3)
 
 
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Empty tables of SQLite, which take seconds to make."""
+    home = tmp_path_factory.mktemp("storage")
+    with dg.DagsterInstance.local_temp(str(home)):
+        return home
+
+
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+def instance(tmp_path: Path, storage: Path) -> Iterator[dg.DagsterInstance]:
     """With SQLite, a file a run, as dagster.yaml has it."""
-    home = tmp_path / "dagster"
-    home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as found:
+    with dg.DagsterInstance.local_temp(str(shutil.copytree(storage, tmp_path / "dagster"))) as found:
         yield found
 
 
@@ -131,7 +138,7 @@ def test_of_other_teams_and_pipelines_assets_checks_and_runs_nothing_is_deleted(
             instance.report_runless_asset_event(dg.AssetMaterialization(key))
             instance.report_runless_asset_event(dg.AssetObservation(key))
             instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, check_name="late", passed=True))
-        dg.materialize([daily], instance=instance)
+    dg.materialize([daily], instance=instance)
     make_older(instance, OLD)
     before = {table: rows_in(instance, table) for table in ("event_logs", "asset_check_executions", "runs")}
     assert prune_events(instance, OURS, NOW) == {"events": 2 * 2, "evaluations": 2}
@@ -168,9 +175,7 @@ def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg
     assert not list(Path(instance.root_directory).rglob(f"{runs[1]}*"))
 
 
-def test_a_dry_run_leaves_dagster_alone_and_a_chore_that_fails_makes_the_job_fail_in_the_end(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_a_dry_run_leaves_dagster_alone_and_a_failed_chore_fails(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     old_ticks(instance, 3)
     settings = settings_in(tmp_path)
     assert run(settings, instance, dry_run=True).success
@@ -239,8 +244,7 @@ def test_this_dagster_has_each_part_and_each_is_used() -> None:
 def moved(patch: pytest.MonkeyPatch, name: str) -> None:
     """As if a Dagster had given this part another name."""
     part = private.PARTS[name]
-    gone = private.PrivatePart(part.module, f"{part.name}Moved", part.without)
-    patch.setitem(private.PARTS, name, gone)
+    patch.setitem(private.PARTS, name, private.PrivatePart(part.module, f"{part.name}Moved", part.without))
 
 
 def test_without_its_part_the_launcher_launches_and_does_not_watch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,9 +256,7 @@ def test_without_its_part_the_launcher_launches_and_does_not_watch(monkeypatch: 
     assert isinstance(missing.value.__cause__, AttributeError), "why, such as a file that hides a module"
 
 
-def test_housekeeping_leaves_the_events_where_a_name_is_missing_and_says_so(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_name_is_said(instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old_ticks(instance, 3)
     with monkeypatch.context() as patch:
         moved(patch, "run_connection")

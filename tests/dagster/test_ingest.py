@@ -242,9 +242,7 @@ def run_of(ticking: Ticking, *, succeeds: bool = True, **tags: str) -> tuple[dg.
     job = ticking.definitions.resolve_job_def(INGEST)
     result = job.execute_in_process(instance=ticking.instance, raise_on_error=False, tags=tags)
     assert result.success is succeeds
-    run = ticking.instance.get_run_by_id(result.run_id)
-    assert run is not None
-    return run, result
+    return ticking.instance.get_run_by_id(result.run_id), result
 
 
 def totals_of(result: Any) -> dict[str, Any]:

@@ -43,8 +43,7 @@ def noted(runs: Runs, status: STATUS, job_name: str = COMPUTE_WINDOWS) -> dg.Dag
 
 
 def status_of(runs: Runs, run: dg.DagsterRun) -> STATUS:
-    found = runs.instance.get_run_by_id(run.run_id)
-    return found.status
+    return runs.instance.get_run_by_id(run.run_id).status
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ from alembic.script import ScriptDirectory
 from tidemark.resources.memory import STORAGES, load_revisions_once
 
 
-def test_a_process_that_opens_dagsters_storage_often_loads_its_revisions_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dagsters_storage_loads_its_revisions_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, init = list[ScriptDirectory](), ScriptDirectory.__init__
 
     def noted(self: ScriptDirectory, *arguments: Any, **named: Any) -> None:

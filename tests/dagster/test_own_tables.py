@@ -1,8 +1,10 @@
 """Tables of one's own in Dagster: requested when their windows are due, each for itself, and repaired."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -48,11 +50,11 @@ def with_tables(settings: Settings, folder: Path, **texts: str) -> Settings:
     return settings.model_copy(update={"tables": tables})
 
 
-def run(house: Materializing, instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+def run(house: Materializing, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
     """What the daemon makes of a request."""
     job = build_definitions(house.settings).resolve_job_def(str(request.job_name))
     return job.execute_in_process(
-        instance=instance, run_config=request.run_config, tags=request.tags, raise_on_error=False
+        instance=house.instance, run_config=request.run_config, tags=request.tags, raise_on_error=False
     )
 
 
@@ -64,50 +66,47 @@ def asked(ticking: Ticking) -> dict[str, list[str]]:
     }
 
 
-def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops_no_other(tmp_path: Path) -> None:
-    house = Materializing(tmp_path, CLASSIC)
+def test_a_table_follows_the_windows_and_one_that_fails_stops_no_other(house: Materializing, tmp_path: Path) -> None:
     of_lists = COUNTS.replace("stream_id", "array(stream_id) AS stream_id", 1)
     house.settings = with_tables(house.settings, tmp_path, counts=of_lists, broken=BROKEN)
     windows = house.settings.windows.model_copy(update={"corrections": True})
     house.settings = house.settings.model_copy(update={"windows": windows})
-    with dg.DagsterInstance.ephemeral() as instance:
-        ticking = Ticking(house.settings, instance)
-        assert asked(ticking) == {}, "no window of heartbeat_diffs is computed"
-        assert house.run(WINDOWS[0], WINDOWS[1], instance).success
-        requests = {str(request.job_name): request for request in ticking.tick("tables").run_requests or ()}
-        assert requests.keys() == {"compute_counts", "compute_broken"}
-        result = run(house, instance, requests["compute_counts"])
-        assert result.success
-        (checked,) = result.get_asset_check_evaluations()
-        assert (checked.check_name, checked.passed) == ("key_is_unique", True)
-        said = "the table broken cannot be computed: AnalysisException"
-        assert said in failure_of(run(house, instance, requests["compute_broken"]))
-        assert asked(ticking) == {}, "counts is computed, and broken waits for a while"
+    ticking = Ticking(house.settings, house.instance)
+    assert asked(ticking) == {}, "no window of heartbeat_diffs is computed"
+    assert house.run(WINDOWS[0], WINDOWS[1]).success
+    requests = {str(request.job_name): request for request in ticking.tick("tables").run_requests or ()}
+    assert requests.keys() == {"compute_counts", "compute_broken"}
+    result = run(house, requests["compute_counts"])
+    assert result.success
+    (checked,) = result.get_asset_check_evaluations()
+    assert (checked.check_name, checked.passed) == ("key_is_unique", True)
+    said = "the table broken cannot be computed: AnalysisException"
+    assert said in failure_of(run(house, requests["compute_broken"]))
+    assert asked(ticking) == {}, "counts is computed, and broken waits for a while"
 
-        assert house.run(WINDOWS[2], WINDOWS[2], instance).success
-        assert asked(ticking) == {"compute_counts": [WINDOWS[2]]}
-        for request in ticking.tick("tables").run_requests or ():
-            assert run(house, instance, request).success
-        own = house.lake.own_table("counts")
-        assert sum(row["heartbeats"] for row in own.read(WINDOWS).to_pylist()) == house.rows().num_rows
-        assert asked(ticking) == {}
+    assert house.run(WINDOWS[2], WINDOWS[2]).success
+    assert asked(ticking) == {"compute_counts": [WINDOWS[2]]}
+    for request in ticking.tick("tables").run_requests or ():
+        assert run(house, request).success
+    own = house.lake.own_table("counts")
+    assert sum(row["heartbeats"] for row in own.read(WINDOWS).to_pylist()) == house.rows().num_rows
+    assert asked(ticking) == {}
 
-        house.land([("late", START + 1.5 * MINUTE)])
-        assert house.run(WINDOWS[1], WINDOWS[2], instance).success  # as the check of missed heartbeats requests it
-        assert asked(ticking) == {"compute_counts": [f"{WINDOWS[1]}..{WINDOWS[2]}"]}
-        for request in ticking.tick("tables").run_requests or ():
-            assert run(house, instance, request).success
+    house.land([("late", START + 1.5 * MINUTE)])
+    assert house.run(WINDOWS[1], WINDOWS[2]).success  # as the check of missed heartbeats requests it
+    assert asked(ticking) == {"compute_counts": [f"{WINDOWS[1]}..{WINDOWS[2]}"]}
+    for request in ticking.tick("tables").run_requests or ():
+        assert run(house, request).success
 
-        table = house.lake.corrections().table.in_place()
-        assert table is not None
-        noted = [row for row in table.to_pyarrow_table().to_pylist() if row["table"] == "counts"]
-        assert [(row["change"], json.loads(row["key"])) for row in noted] == [("added", {"stream_id": ["late"]})]
+    table = house.lake.corrections().table.in_place()
+    noted = [row for row in table.to_pyarrow_table().to_pylist() if row["table"] == "counts"]
+    assert [(row["change"], json.loads(row["key"])) for row in noted] == [("added", {"stream_id": ["late"]})]
 
-        (path, *_) = (house.folder / "tables/counts/runs").rglob(f"window={WINDOWS[0]}/*.parquet")
-        path.write_bytes(b"no Parquet")
-        repair = build_definitions(house.settings).resolve_job_def(REPAIR).execute_in_process(instance=instance)
-        assert repair.success
-        assert asked(Ticking(house.settings, instance)) == {"compute_counts": [WINDOWS[0]]}
+    (path, *_) = (house.folder / "tables/counts/runs").rglob(f"window={WINDOWS[0]}/*.parquet")
+    path.write_bytes(b"no Parquet")
+    repair = build_definitions(house.settings).resolve_job_def(REPAIR).execute_in_process(instance=house.instance)
+    assert repair.success
+    assert asked(Ticking(house.settings, house.instance)) == {"compute_counts": [WINDOWS[0]]}
 
 
 class Live:
@@ -115,7 +114,8 @@ class Live:
 
     def __init__(self, folder: Path, instance: dg.DagsterInstance, lake: Path, **texts: str) -> None:
         """The lake is a copy of one whose windows are computed."""
-        self.house, self.folder, self.instance = Materializing(folder, CLASSIC, copied_from=lake), folder, instance
+        self.house = Materializing(folder, CLASSIC, instance, copied_from=lake)
+        self.folder, self.instance = folder, instance
         tables = dict[str, TableSettings]()
         for kind, text in texts.items():
             self.write(kind, text)
@@ -157,112 +157,112 @@ class Live:
         return tick.skip_message or ""
 
 
-def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_path: Path, computed: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, computed, python=FUNCTION.format(options="", rows=ROWS))
-        file = live.file("python")
-        unusable = (
-            (None, f"tables.python: {file} cannot be read: "),
-            ("def python(:", f"tables.python: importing {file} failed: SyntaxError: "),
-            ("raise SystemExit(3)", f"tables.python: importing {file} failed: SystemExit: 3"),
-            ("x = 1", f"tables.python: {file} has no function python decorated with @tidemark.windowed"),
-        )
-        for failures, (text, said) in enumerate(unusable, 1):
-            file.unlink(missing_ok=True) if text is None else file.write_text(text)
-            assert live.fails().startswith(said)
-            reasons = live.skipped()
-            assert "python: consecutive failed runs: 1" in reasons
-            assert said in reasons
-            (failing,) = read_failing_tables(live.house.lake, SystemClock().now())
-            assert (failing.table, failing.failures) == ("python", failures)
-            assert said in failing.reason
-        assert live.house.lake.own_table("python").made() == {}
-        live.write("python", FUNCTION.format(options="", rows=ROWS))
-        (result,) = live.runs()
-        assert result.success, "no restart, and no pause"
-        (observed,) = told(result)
-        assert observed.metadata["version"].value == live.definition("python").version
-        assert read_failing_tables(live.house.lake, SystemClock().now()) == []
+Lives = Callable[..., Live]
 
 
-def test_windows_that_fail_together_are_tried_one_by_one_until_the_file_changes(
-    tmp_path: Path, computed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def lives(tmp_path: Path, instance: dg.DagsterInstance, computed: Path) -> Lives:
+    """A pipeline whose tables have these texts."""
+    return partial(Live, tmp_path, instance, computed)
+
+
+def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(lives: Lives) -> None:
+    live = lives(python=FUNCTION.format(options="", rows=ROWS))
+    file = live.file("python")
+    unusable = (
+        (None, f"tables.python: {file} cannot be read: "),
+        ("def python(:", f"tables.python: importing {file} failed: SyntaxError: "),
+        ("raise SystemExit(3)", f"tables.python: importing {file} failed: SystemExit: 3"),
+        ("x = 1", f"tables.python: {file} has no function python decorated with @tidemark.windowed"),
+    )
+    for failures, (text, said) in enumerate(unusable, 1):
+        file.unlink(missing_ok=True) if text is None else file.write_text(text)
+        assert live.fails().startswith(said)
+        reasons = live.skipped()
+        assert "python: consecutive failed runs: 1" in reasons
+        assert said in reasons
+        (failing,) = read_failing_tables(live.house.lake, SystemClock().now())
+        assert (failing.table, failing.failures) == ("python", failures)
+        assert said in failing.reason
+    assert live.house.lake.own_table("python").made() == {}
+    live.write("python", FUNCTION.format(options="", rows=ROWS))
+    (result,) = live.runs()
+    assert result.success, "no restart, and no pause"
+    (observed,) = told(result)
+    assert observed.metadata["version"].value == live.definition("python").version
+    assert read_failing_tables(live.house.lake, SystemClock().now()) == []
+
+
+def test_failing_windows_are_tried_one_by_one(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "FIRST_REST", timedelta(0))
     bad = f"SELECT window, stream_id, IF(window = '{WINDOWS[1]}', raise_error('no'), 1) AS one FROM {{heartbeats}}"
-    with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, computed, sql=bad)
-        for _ in range(turns.SUSPECT):
-            assert asked(live.ticking) == {"compute_sql": [f"{WINDOWS[0]}..{WINDOWS[2]}"]}
-            assert "no" in live.fails()
-        assert asked(live.ticking) == {"compute_sql": [WINDOWS[2]]}
-        (result,) = live.runs()
-        assert result.success
-        assert asked(live.ticking) == {"compute_sql": [WINDOWS[1]]}
-        live.write("sql", COUNTS)
-        assert asked(live.ticking) == {"compute_sql": [f"{WINDOWS[0]}..{WINDOWS[1]}"]}
+    live = lives(sql=bad)
+    for _ in range(turns.SUSPECT):
+        assert asked(live.ticking) == {"compute_sql": [f"{WINDOWS[0]}..{WINDOWS[2]}"]}
+        assert "no" in live.fails()
+    assert asked(live.ticking) == {"compute_sql": [WINDOWS[2]]}
+    (result,) = live.runs()
+    assert result.success
+    assert asked(live.ticking) == {"compute_sql": [WINDOWS[1]]}
+    live.write("sql", COUNTS)
+    assert asked(live.ticking) == {"compute_sql": [f"{WINDOWS[0]}..{WINDOWS[1]}"]}
 
 
-def test_a_file_that_dagster_cannot_load_with_the_pipeline_stops_nobody_else(tmp_path: Path, computed: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, computed, sql=COUNTS, python="def python(:")  # its key is not known
-        by_table = {result.job_def.name: result for result in live.runs()}
-        assert by_table["compute_sql"].success
-        assert "SyntaxError" in failure_of(by_table["compute_python"])
-        live.write("python", FUNCTION.format(options="key='stream_id'", rows=ROWS))
-        (result,) = live.runs()
-        assert result.success, "no restart"
+def test_a_file_that_dagster_cannot_load_with_the_pipeline_stops_nobody_else(lives: Lives) -> None:
+    live = lives(sql=COUNTS, python="def python(:")  # its key is not known
+    by_table = {result.job_def.name: result for result in live.runs()}
+    assert by_table["compute_sql"].success
+    assert "SyntaxError" in failure_of(by_table["compute_python"])
+    live.write("python", FUNCTION.format(options="key='stream_id'", rows=ROWS))
+    (result,) = live.runs()
+    assert result.success, "no restart"
 
 
-def test_what_dagster_must_load_again_fails_the_run_before_it_writes(tmp_path: Path, computed: Path) -> None:
+def test_what_dagster_must_load_again_fails_the_run_before_it_writes(lives: Lives) -> None:
     def text(options: str) -> str:
         return FUNCTION.format(options=options, rows=ROWS)
 
-    with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, computed, python=text("key='stream_id'"))
+    live = lives(python=text("key='stream_id'"))
 
-        def must_load_again(options: str, said: str) -> None:
-            live.write("python", text(options))
-            failure = live.fails()
-            assert failure.startswith(said)
-            assert "Restart `tidemark up`; in your own Dagster, restart the code server" in failure
-            assert not (live.house.folder / "tables").exists()
-            assert said in live.skipped()
+    def must_load_again(options: str, said: str) -> None:
+        live.write("python", text(options))
+        failure = live.fails()
+        assert failure.startswith(said)
+        assert "Restart `tidemark up`; in your own Dagster, restart the code server" in failure
+        assert not (live.house.folder / "tables").exists()
+        assert said in live.skipped()
 
-        def load_again() -> None:
-            live.ticking.restart()
-            live.loaded = build_definitions(live.settings)
+    def load_again() -> None:
+        live.ticking.restart()
+        live.loaded = build_definitions(live.settings)
 
-        must_load_again("", "the table python has no key now, but had one when Dagster loaded")
-        must_load_again(
-            "window='5m'", "the table python has windows of 5m now, but had windows of 1m when Dagster loaded"
-        )
-        live.write("python", text(""))
-        load_again()
-        must_load_again("key='stream_id'", "the table python has a key now, but had none when Dagster loaded")
-        load_again()
-        (result,) = live.runs()
-        assert result.success, "a failure before the restart does not count after it"
+    must_load_again("", "the table python has no key now, but had one when Dagster loaded")
+    must_load_again("window='5m'", "the table python has windows of 5m now, but had windows of 1m when Dagster loaded")
+    live.write("python", text(""))
+    load_again()
+    must_load_again("key='stream_id'", "the table python has a key now, but had none when Dagster loaded")
+    load_again()
+    (result,) = live.runs()
+    assert result.success, "a failure before the restart does not count after it"
 
 
-def test_the_next_run_has_what_has_changed_in_the_file_and_windows_stay(tmp_path: Path, computed: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, computed, sql=COUNTS)
-        assert [result.success for result in live.runs()] == [True]
-        before = live.definition("sql").version
-        live.write("sql", "SELECT window, stream_id, 1 AS beats FROM {heartbeats}")
-        assert live.skipped() == "every closed window is computed"
-        live.house.land([("late", START + 1.5 * MINUTE)])
-        assert live.house.run(WINDOWS[1], WINDOWS[1], instance).success
-        (result,) = live.runs()
-        made, own = live.house.lake.own_table("sql").made(), live.house.lake.own_table("sql")
-        assert made[WINDOWS[1]].version == live.definition("sql").version != before
-        assert made[WINDOWS[0]].version == before
-        assert "beats" in own.read(WINDOWS).column_names
-        checked = next(iter(result.get_asset_check_evaluations()))
-        assert (checked.passed, checked.severity) == (False, dg.AssetCheckSeverity.WARN), "its key is not unique"
-        rows = own.read(WINDOWS[1:2])["stream_id"].to_pylist()
-        assert checked.metadata["rows"].value == len(rows) - len(set(rows)) > 0
+def test_the_next_run_has_what_has_changed_in_the_file_and_windows_stay(lives: Lives) -> None:
+    live = lives(sql=COUNTS)
+    assert [result.success for result in live.runs()] == [True]
+    before = live.definition("sql").version
+    live.write("sql", "SELECT window, stream_id, 1 AS beats FROM {heartbeats}")
+    assert live.skipped() == "every closed window is computed"
+    live.house.land([("late", START + 1.5 * MINUTE)])
+    assert live.house.run(WINDOWS[1], WINDOWS[1]).success
+    (result,) = live.runs()
+    made, own = live.house.lake.own_table("sql").made(), live.house.lake.own_table("sql")
+    assert made[WINDOWS[1]].version == live.definition("sql").version != before
+    assert made[WINDOWS[0]].version == before
+    assert "beats" in own.read(WINDOWS).column_names
+    checked = next(iter(result.get_asset_check_evaluations()))
+    assert (checked.passed, checked.severity) == (False, dg.AssetCheckSeverity.WARN), "its key is not unique"
+    rows = own.read(WINDOWS[1:2])["stream_id"].to_pylist()
+    assert checked.metadata["rows"].value == len(rows) - len(set(rows)) > 0
 
 
 @tidemark.windowed(key="stream_id", window="1h")
@@ -271,24 +271,20 @@ def hourly(heartbeats, windows):  # type: ignore[no-untyped-def]
     return heartbeats.groupBy("window", "stream_id").count()
 
 
-def test_a_project_of_ones_own_gives_its_functions_and_all_names_have_the_pipelines_prefix(tmp_path: Path) -> None:
-    settings = Materializing(tmp_path, CLASSIC).settings
+def test_a_project_gives_its_functions_and_all_names_have_the_pipelines_prefix(house: Materializing) -> None:
+    settings = house.settings
     settings = settings.model_copy(update={"dagster": DagsterSettings(name="orders")})
-    assert isinstance(hourly, TableDefinition)
     definitions = td.Pipeline(settings, (hourly,)).definitions()
-    graph = definitions.resolve_asset_graph()
-    node = graph.get(dg.AssetKey(["orders", "hourly"]))
+    node = definitions.resolve_asset_graph().get(dg.AssetKey(["orders", "hourly"]))
     assert node.parent_keys == {dg.AssetKey(["orders", "heartbeats"]), dg.AssetKey(["orders", "heartbeat_diffs"])}
     assert "Heartbeats an hour." in str(node.description)
-    partitions = node.partitions_def
-    assert isinstance(partitions, dg.TimeWindowPartitionsDefinition)
-    assert partitions.cron_schedule == "0 */1 * * *"
+    assert node.partitions_def.cron_schedule == "0 */1 * * *"
     assert definitions.resolve_job_def("orders_compute_hourly").tags[PIPELINE] == pipeline_tag(settings.lake.uri)
     assert definitions.resolve_sensor_def("orders_tables").name == "orders_tables"
 
 
-def test_a_table_whose_job_or_op_would_share_a_name_is_refused(tmp_path: Path) -> None:
-    settings = Materializing(tmp_path, CLASSIC).settings
+def test_a_table_whose_job_or_op_would_share_a_name_is_refused(house: Materializing, tmp_path: Path) -> None:
+    settings = house.settings
     for beside in ("mine_by_name", "compute_mine", "compute_mine_by_name"):
         settings = with_tables(settings, tmp_path, mine=COUNTS, **{beside: COUNTS})
         with pytest.raises(InvalidSettings, match="cannot have this name beside the table"):

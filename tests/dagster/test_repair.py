@@ -42,8 +42,7 @@ class Repairing(Materializing):
     """A copy of a lake whose windows are computed, and runs of the repair."""
 
     def __init__(self, folder: Path, instance: dg.DagsterInstance, copied_from: Path) -> None:
-        super().__init__(folder, CLASSIC, copied_from=copied_from)
-        self.instance = instance
+        super().__init__(folder, CLASSIC, instance, copied_from=copied_from)
         self.whole = self.rows()
 
     def repair(self, **config: Any) -> dg.ExecuteInProcessResult:
@@ -58,6 +57,11 @@ class Repairing(Materializing):
         lake = self.lake.diffs() if table == "heartbeat_diffs" else self.lake.stream_status()
         (path,) = lake.fence([key])[key]
         return self.folder / table / path
+
+
+@pytest.fixture
+def copied(tmp_path: Path, instance: dg.DagsterInstance, computed: Path) -> Repairing:
+    return Repairing(tmp_path, instance, computed)
 
 
 def materialized(result: dg.ExecuteInProcessResult, asset: dg.AssetKey = HEARTBEAT_DIFFS) -> list[str | None]:
@@ -86,67 +90,62 @@ def output(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return {name: value.value for name, value in event.step_output_data.metadata.items()}
 
 
-def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_named_and_repaired(tmp_path: Path, computed: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance, computed)
-        assert house.look().is_sound
-        gone, corrupt = house.file_of(WINDOWS[0]), house.file_of(WINDOWS[2])
-        gone.unlink()
-        content = bytearray(corrupt.read_bytes())
-        content[-1] ^= 0x10  # a bit of the footer: the size is right
-        corrupt.write_bytes(content)
-        orphan = house.folder / "heartbeat_diffs" / "runs" / "dead" / f"window={WINDOWS[1]}" / "part-0.parquet"
-        orphan.parent.mkdir(parents=True)
-        orphan.write_bytes(house.file_of(WINDOWS[1]).read_bytes())
+def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_named_and_repaired(copied: Repairing) -> None:
+    assert copied.look().is_sound
+    gone, corrupt = copied.file_of(WINDOWS[0]), copied.file_of(WINDOWS[2])
+    gone.unlink()
+    content = bytearray(corrupt.read_bytes())
+    content[-1] ^= 0x10  # a bit of the footer: the size is right
+    corrupt.write_bytes(content)
+    orphan = copied.folder / "heartbeat_diffs" / "runs" / "dead" / f"window={WINDOWS[1]}" / "part-0.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(copied.file_of(WINDOWS[1]).read_bytes())
 
-        dry = output(house.repair(dry_run=True, remove_orphans=True, grace="0"))
-        assert (dry["windows_broken"], dry["windows_computed"], dry["orphans"], dry["orphans_removed"]) == (2, 0, 1, 0)
-        assert (orphan.exists(), gone.exists()) == (True, False)
+    dry = output(copied.repair(dry_run=True, remove_orphans=True, grace="0"))
+    assert (dry["windows_broken"], dry["windows_computed"], dry["orphans"], dry["orphans_removed"]) == (2, 0, 1, 0)
+    assert (orphan.exists(), gone.exists()) == (True, False)
 
-        result = house.repair(remove_orphans=True, grace="0")
-        assert result.success
-        said = output(result)
-        assert said["windows_looked_at"] == 3
-        assert said["found"].splitlines()[0] == f"damaged: {WINDOWS[0]}: {gone}: it is gone"
-        assert said["found"].splitlines()[1].startswith(f"damaged: {WINDOWS[2]}: {corrupt}: it cannot be read: ")
-        assert said["found"].splitlines()[2].startswith(f"orphaned: {orphan}: left by run dead (")
-        assert (said["windows_computed"], said["orphans_removed"]) == (2, 1)
-        assert materialized(result) == [WINDOWS[0], WINDOWS[2]]
-        assert materialized(result, STREAM_STATUS) == [WINDOWS[0], WINDOWS[2]]
-        assert house.rows().equals(house.whole)
-        assert not orphan.exists()
-        assert house.look().is_sound
+    result = copied.repair(remove_orphans=True, grace="0")
+    assert result.success
+    said = output(result)
+    assert said["windows_looked_at"] == 3
+    assert said["found"].splitlines()[0] == f"damaged: {WINDOWS[0]}: {gone}: it is gone"
+    assert said["found"].splitlines()[1].startswith(f"damaged: {WINDOWS[2]}: {corrupt}: it cannot be read: ")
+    assert said["found"].splitlines()[2].startswith(f"orphaned: {orphan}: left by run dead (")
+    assert (said["windows_computed"], said["orphans_removed"]) == (2, 1)
+    assert materialized(result) == [WINDOWS[0], WINDOWS[2]]
+    assert materialized(result, STREAM_STATUS) == [WINDOWS[0], WINDOWS[2]]
+    assert copied.rows().equals(copied.whole)
+    assert not orphan.exists()
+    assert copied.look().is_sound
 
 
-def test_windows_without_their_streams_status_and_a_lost_table_are_recomputed(tmp_path: Path, computed: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance, computed)
-        house.file_of(WINDOWS[1], "stream_status").unlink()
-        assert [(one.window.key, one.fault) for one in house.look().broken] == [(WINDOWS[1], Fault.DAMAGED)]
-        assert materialized(house.repair()) == [WINDOWS[1]]
-        assert house.look().is_sound
+def test_windows_without_their_streams_status_and_a_lost_table_are_recomputed(copied: Repairing) -> None:
+    copied.file_of(WINDOWS[1], "stream_status").unlink()
+    assert [(one.window.key, one.fault) for one in copied.look().broken] == [(WINDOWS[1], Fault.DAMAGED)]
+    assert materialized(copied.repair()) == [WINDOWS[1]]
+    assert copied.look().is_sound
 
-        (house.folder / "heartbeat_diffs").rename(house.folder.parent / "lost")
-        assert materialized(house.repair(first_window=WINDOWS[0], last_window=WINDOWS[-1])) == [
-            f"{WINDOWS[0]}..{WINDOWS[-1]}"
-        ]
-        assert house.rows().equals(house.whole)
+    (copied.folder / "heartbeat_diffs").rename(copied.folder.parent / "lost")
+    assert materialized(copied.repair(first_window=WINDOWS[0], last_window=WINDOWS[-1])) == [
+        f"{WINDOWS[0]}..{WINDOWS[-1]}"
+    ]
+    assert copied.rows().equals(copied.whole)
 
 
-def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(tmp_path: Path, computed: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance, computed)
-        house.land([("after", WATERMARK - timedelta(seconds=1))])  # the last window is stale, of a file of its own
-        assert [one.fault for one in house.look().broken] == [Fault.STALE]
-        entry = house.folder / "tracking" / "log" / f"{0:012d}.parquet"
-        entry.unlink()
-        result = house.repair()
-        assert not result.success
-        assert f"{entry.relative_to(house.folder)} and all earlier entries are missing" in failure_of(result)
-        assert materialized(result) == [WINDOWS[2]]
-        assert house.look().broken == []
+def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(copied: Repairing) -> None:
+    copied.land([("after", WATERMARK - timedelta(seconds=1))])  # the last window is stale, of a file of its own
+    assert [one.fault for one in copied.look().broken] == [Fault.STALE]
+    entry = copied.folder / "tracking" / "log" / f"{0:012d}.parquet"
+    entry.unlink()
+    result = copied.repair()
+    assert not result.success
+    assert f"{entry.relative_to(copied.folder)} and all earlier entries are missing" in failure_of(result)
+    assert materialized(result) == [WINDOWS[2]]
+    assert copied.look().broken == []
 
 
+RETRIES = {"run_retries": {"enabled": True, "max_retries": 2}}
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 LAST = "2026-11-21T05-23Z"
 """The last window that holds a heartbeat."""
@@ -154,10 +153,10 @@ LAST = "2026-11-21T05-23Z"
 MINUTES = Windowing(timedelta(minutes=1), START)
 
 
-def run_over(house: Materializing, instance: dg.DagsterInstance, *windows: str) -> dg.ExecuteInProcessResult:
+def run_over(house: Materializing, *windows: str) -> dg.ExecuteInProcessResult:
     job = build_definitions(house.settings).resolve_job_def(COMPUTE_WINDOWS)
     config = {"ops": {op_of(COMPUTE_WINDOWS): {"config": {"windows": list(windows)}}}}
-    return job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+    return job.execute_in_process(instance=house.instance, run_config=config, raise_on_error=False)
 
 
 def test_stretches_are_written_as_their_first_and_last_window() -> None:
@@ -186,36 +185,29 @@ def test_the_tag_of_a_run_says_its_windows_in_short_and_is_read_back(minutes: tu
     assert stretch_named(said, MINUTES) == range(numbers[0], numbers[-1] + 1)
 
 
-def test_what_is_no_window_is_refused_and_so_is_a_run_that_names_none_and_neither_is_retried(tmp_path: Path) -> None:
-    house = Materializing(tmp_path, CLASSIC)
-    with dg.DagsterInstance.ephemeral(settings={"run_retries": {"enabled": True, "max_retries": 2}}) as instance:
-        assert "'yesterday' is not a window key" in failure_of(run_over(house, instance, "yesterday"))
-        assert "no window is named: name windows in the op's config" in failure_of(run_over(house, instance))
+def test_what_is_no_window_and_a_run_without_one_are_refused_and_not_retried(house: Materializing) -> None:
+    with dg.DagsterInstance.ephemeral(settings=RETRIES) as house.instance:
+        assert "'yesterday' is not a window key" in failure_of(run_over(house, "yesterday"))
+        assert "no window is named: name windows in the op's config" in failure_of(run_over(house))
         backwards = f"{WINDOWS[2]}..{WINDOWS[0]}"
-        assert f"{backwards} ends before it begins" in failure_of(run_over(house, instance, backwards))
-        assert "is before the first window" in failure_of(run_over(house, instance, f"1970-01-01T00-00Z..{WINDOWS[0]}"))
-        assert [run.tags["dagster/will_retry"] for run in instance.get_runs()] == ["false"] * 4
+        assert f"{backwards} ends before it begins" in failure_of(run_over(house, backwards))
+        assert "is before the first window" in failure_of(run_over(house, f"1970-01-01T00-00Z..{WINDOWS[0]}"))
+        assert [run.tags["dagster/will_retry"] for run in house.instance.get_runs()] == ["false"] * 4
     assert house.written() == []
 
 
-def test_a_range_that_ends_far_above_the_watermark_is_refused_by_its_last_window(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house = Materializing(tmp_path, CLASSIC)
+def test_a_range_far_above_the_watermark_is_refused(house: Materializing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(by_window, "windows_of")  # no range is expanded
-    with dg.DagsterInstance.ephemeral() as instance:
-        refused = failure_of(run_over(house, instance, f"{WINDOWS[0]}..9998-11-21T05-23Z"))
-        assert ended_attempts(Runs(instance, house.settings), house.settings.windowing) == [], "no window has to rest"
+    refused = failure_of(run_over(house, f"{WINDOWS[0]}..9998-11-21T05-23Z"))
+    assert ended_attempts(Runs(house.instance, house.settings), house.settings.windowing) == [], "no window has to rest"
     assert "the first open window is [9998-11-21T05:23:00Z, " in refused
 
 
-def test_the_windows_of_a_run_are_known_from_its_config_or_from_the_range_in_its_tags(tmp_path: Path) -> None:
-    house = Materializing(tmp_path, CLASSIC)
+def test_the_windows_of_a_run_are_known_from_its_config_or_from_the_range_in_its_tags(house: Materializing) -> None:
     open_one = "2026-11-21T05-23Z"
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert not run_over(house, instance, WINDOWS[0], f"{WINDOWS[2]}..{open_one}").success
-        assert not house.run(WINDOWS[1], open_one, instance).success
-        by_tags, by_config = ended_attempts(Runs(instance, house.settings), house.settings.windowing)
+    assert not run_over(house, WINDOWS[0], f"{WINDOWS[2]}..{open_one}").success
+    assert not house.run(WINDOWS[1], open_one).success
+    by_tags, by_config = ended_attempts(Runs(house.instance, house.settings), house.settings.windowing)
     first = MINUTES.number_of(START)
     assert [number in by_config.windows for number in range(first, first + 4)] == [True, False, True, True]
     assert [number in by_tags.windows for number in range(first, first + 4)] == [False, True, True, True]
@@ -223,98 +215,87 @@ def test_the_windows_of_a_run_are_known_from_its_config_or_from_the_range_in_its
     assert by_config.failed
 
 
-def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_computed(tmp_path: Path) -> None:
-    house = Materializing(tmp_path, CLASSIC)
-    with dg.DagsterInstance.ephemeral() as instance:
+def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_computed(house: Materializing) -> None:
 
-        def shown() -> set[str]:
-            attempts = (
-                instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations
-            )
-            return set(attempts(HEARTBEAT_DIFFS))
+    def shown() -> set[str]:
+        log = house.instance.event_log_storage
+        return set(log.get_latest_asset_partition_materialization_attempts_without_materializations(HEARTBEAT_DIFFS))
 
-        house.decide(START + timedelta(hours=1))
-        assert not run_over(house, instance, WINDOWS[0], "2026-11-21T06-23Z").success
-        assert shown() == {HOUR, "2026-11-21T06-00Z"}
-        assert run_over(house, instance, *WINDOWS, LAST).success
-        windowing = house.settings.windowing
-        house.lake.kept_windows(windowing, house.settings.windows.lookback).raise_to(windowing.named(WINDOWS[1]))
-        assert "has deleted heartbeats" in failure_of(run_over(house, instance, WINDOWS[0], LAST))
-        assert shown() == {"2026-11-21T06-00Z"}, "a run that is refused changes nothing"
+    house.decide(START + timedelta(hours=1))
+    assert not run_over(house, WINDOWS[0], "2026-11-21T06-23Z").success
+    assert shown() == {HOUR, "2026-11-21T06-00Z"}
+    assert run_over(house, *WINDOWS, LAST).success
+    windowing = house.settings.windowing
+    house.lake.kept_windows(windowing, house.settings.windows.lookback).raise_to(windowing.named(WINDOWS[1]))
+    assert "has deleted heartbeats" in failure_of(run_over(house, WINDOWS[0], LAST))
+    assert shown() == {"2026-11-21T06-00Z"}, "a run that is refused changes nothing"
 
 
 def test_what_a_run_committed_before_it_died_is_materialized_once(
-    tmp_path: Path, computed: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Repairing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = Materializing(tmp_path, CLASSIC, copied_from=computed)
-    house.decide(START + timedelta(minutes=40))
-    with dg.DagsterInstance.ephemeral() as instance:
+    copied.decide(START + timedelta(minutes=40))
+    instance = copied.instance
 
-        def known() -> list[list[dg.AssetMaterialization]]:
-            """What is known, newest first, after ticks of two code servers."""
-            for _ in range(2):
-                clock, settings, kept = SystemClock(), house.settings, Kept()
-                tick = requesting(settings, clock, Partitions(settings.windowing, clock.now()))
-                lake = LakeResource(settings=settings, kept=kept, clock=clock)
-                tick(dg.build_sensor_context(instance), lake, house.lake.tracking_log().catch_up())
-            found = (instance.fetch_materializations(asset, 9).records for asset in (HEARTBEAT_DIFFS, STREAM_STATUS))
-            return [[record.asset_materialization for record in records] for records in found]
+    def known() -> list[list[dg.AssetMaterialization]]:
+        """What is known, newest first, after ticks of two code servers."""
+        for _ in range(2):
+            clock, settings, kept = SystemClock(), copied.settings, Kept()
+            tick = requesting(settings, clock, Partitions(settings.windowing, clock.now()))
+            lake = LakeResource(settings=settings, kept=kept, clock=clock)
+            tick(dg.build_sensor_context(instance), lake, copied.lake.tracking_log().catch_up())
+        found = (instance.fetch_materializations(asset, 9).records for asset in (HEARTBEAT_DIFFS, STREAM_STATUS))
+        return [[record.asset_materialization for record in records] for records in found]
 
-        theirs = [
-            create_run_for_test(instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.FAILURE, tags=tags)
-            for tags in SOMEBODY_ELSES
-        ]
-        assert run_over(house, instance, *WINDOWS, LAST).success
-        for count, gap in enumerate((compute_windows, WindowsAsset.reports, corrections_noted), 1):
-            with monkeypatch.context() as patched:
-                owner = WindowsAsset if gap is WindowsAsset.reports else heartbeat_diffs
-                patched.setattr(owner, gap.__name__, raising(RuntimeError("killed")))
-                assert not run_over(house, instance, WINDOWS[0]).success
-            assert [len(events) for events in known()] == [count, count], gap.__name__
-        ours, by_us = known()[0][:2]
-        assert by_us.metadata == ours.metadata
-        assert all(REPORTED not in instance.get_run_by_id(run.run_id).tags for run in theirs)
+    theirs = [
+        create_run_for_test(instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.FAILURE, tags=tags)
+        for tags in SOMEBODY_ELSES
+    ]
+    assert run_over(copied, *WINDOWS, LAST).success
+    for count, gap in enumerate((compute_windows, WindowsAsset.reports, corrections_noted), 1):
+        with monkeypatch.context() as patched:
+            owner = WindowsAsset if gap is WindowsAsset.reports else heartbeat_diffs
+            patched.setattr(owner, gap.__name__, raising(RuntimeError("killed")))
+            assert not run_over(copied, WINDOWS[0]).success
+        assert [len(events) for events in known()] == [count, count], gap.__name__
+    ours, by_us = known()[0][:2]
+    assert by_us.metadata == ours.metadata
+    assert all(REPORTED not in instance.get_run_by_id(run.run_id).tags for run in theirs)
 
 
-def test_an_hour_is_materialized_once_it_is_over_and_its_windows_are_computed(tmp_path: Path, computed: Path) -> None:
-    house = Materializing(tmp_path, CLASSIC, copied_from=computed)
-    with dg.DagsterInstance.ephemeral() as instance:
+def test_an_hour_is_materialized_once_it_is_over_and_its_windows_are_computed(copied: Repairing) -> None:
+    def whole(*windows: str) -> list[tuple[str, str | None]]:
+        result = run_over(copied, *windows)
+        assert result.success
+        made = (event for event in told(result) if isinstance(event, dg.AssetMaterialization))
+        return [(event.asset_key.to_user_string(), event.partition) for event in made]
 
-        def whole(*windows: str) -> list[tuple[str, str | None]]:
-            result = run_over(house, instance, *windows)
-            assert result.success
-            return [
-                (event.asset_key.to_user_string(), event.partition)
-                for event in told(result)
-                if isinstance(event, dg.AssetMaterialization)
-            ]
-
-        house.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
-        assert whole(LAST) == [], "all is computed, and the hour goes on"
-        house.land([("again", START + timedelta(minutes=30))])
-        house.decide(START + timedelta(hours=1))
-        assert whole(LAST) == [], "05-50 waits"
-        both = [("heartbeat_diffs", HOUR), ("stream_status", HOUR)]
-        assert whole("2026-11-21T05-50Z") == both
-        assert whole(WINDOWS[1]) == both, "computed again"
-        assert whole("2026-11-21T06-00Z") == [], "the hour before is known"
-        house.decide(START + timedelta(hours=3))
-    with dg.DagsterInstance.ephemeral() as instance:
+    copied.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
+    assert whole(LAST) == [], "all is computed, and the hour goes on"
+    copied.land([("again", START + timedelta(minutes=30))])
+    copied.decide(START + timedelta(hours=1))
+    assert whole(LAST) == [], "05-50 waits"
+    both = [("heartbeat_diffs", HOUR), ("stream_status", HOUR)]
+    assert whole("2026-11-21T05-50Z") == both
+    assert whole(WINDOWS[1]) == both, "computed again"
+    assert whole("2026-11-21T06-00Z") == [], "the hour before is known"
+    copied.decide(START + timedelta(hours=3))
+    with dg.DagsterInstance.ephemeral() as copied.instance:
         unknown = [(asset, hour) for asset, _ in both for hour in (HOUR, "2026-11-21T06-00Z")]
         assert whole("2026-11-21T08-00Z") == unknown, "the runs that completed them ended before they could report them"
         assert whole("2026-11-21T08-00Z") == []
-    with dg.DagsterInstance.ephemeral() as instance:
-        kept = house.settings.housekeeping.model_copy(update={"dagster_runs": timedelta(days=1)})
-        house.settings = house.settings.model_copy(update={"housekeeping": kept})
+    with dg.DagsterInstance.ephemeral() as copied.instance:
+        kept = copied.settings.housekeeping.model_copy(update={"dagster_runs": timedelta(days=1)})
+        copied.settings = copied.settings.model_copy(update={"housekeeping": kept})
         assert whole("2026-11-21T08-00Z") == [], "housekeeping may have deleted what was known of them"
 
 
 def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_refused(tmp_path: Path) -> None:
-    ours, theirs = Materializing(tmp_path / "ours", CLASSIC), Materializing(tmp_path / "theirs", CLASSIC)
-    with dg.DagsterInstance.ephemeral(settings={"run_retries": {"enabled": True, "max_retries": 2}}) as instance:
+    with dg.DagsterInstance.ephemeral(settings=RETRIES) as instance:
+        ours, theirs = (Materializing(tmp_path / name, CLASSIC, instance) for name in ("ours", "theirs"))
         for house in (ours, theirs):
             house.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
-        assert ours.run(WINDOWS[0], LAST, instance).success
+        assert ours.run(WINDOWS[0], LAST).success
         job = build_definitions(theirs.settings).resolve_implicit_global_asset_job_def()
 
         def picked(last: str, first: str = HOUR) -> dg.ExecuteInProcessResult:
@@ -386,27 +367,24 @@ def rows_of(house: Materializing) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["stream_id"], row["event_time"].isoformat()): row for row in house.rows().to_pylist()}
 
 
-def test_a_late_heartbeat_corrects_two_rows_and_failures_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    house = Materializing(tmp_path, CLASSIC)
+def test_late_beats_correct_two_rows_and_failures_wait(house: Materializing, monkeypatch: pytest.MonkeyPatch) -> None:
     windows = house.settings.windows.model_copy(update={"corrections": True})
     house.settings = house.settings.model_copy(update={"windows": windows})
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert materializations(house.run(WINDOWS[0], WINDOWS[-1], instance)) == []
-        before = rows_of(house)
-        late = START + timedelta(seconds=112)
-        house.land([("stream-0", late)])
-        with monkeypatch.context() as patched:
-            patched.setattr(by_window, "follow", raising(RuntimeError("as a defect would")))
-            failed = run_over(house, instance, WINDOWS[1], WINDOWS[2])
-        assert failed.success
-        assert materializations(failed) == []
-        assert list(house.lake.corrections().newest(Sought(), 10)) == []
-        after = rows_of(house)
+    assert materializations(house.run(WINDOWS[0], WINDOWS[-1])) == []
+    before = rows_of(house)
+    late = START + timedelta(seconds=112)
+    house.land([("stream-0", late)])
+    with monkeypatch.context() as patched:
+        patched.setattr(by_window, "follow", raising(RuntimeError("as a defect would")))
+        failed = run_over(house, WINDOWS[1], WINDOWS[2])
+    assert failed.success
+    assert materializations(failed) == []
+    assert list(house.lake.corrections().newest(Sought(), 10)) == []
+    after = rows_of(house)
 
-        again = house.run(WINDOWS[0], WINDOWS[0], instance)
-        assert materializations(again) == [{"rows": 2, "rows/heartbeat_diffs": 2}]
-        silent = run_over(house, instance, WINDOWS[1])
-        assert (silent.success, materializations(silent)) == (True, [])
+    assert materializations(house.run(WINDOWS[0], WINDOWS[0])) == [{"rows": 2, "rows/heartbeat_diffs": 2}]
+    silent = run_over(house, WINDOWS[1])
+    assert (silent.success, materializations(silent)) == (True, [])
     differing = {at for at in after if before.get(at) != after[at]}
     following = min(at for at in before if at[0] == "stream-0" and at[1] > late.isoformat())
     assert differing == {("stream-0", late.isoformat()), following}, "its own row, and the next"

@@ -331,9 +331,7 @@ def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
         ),
     ],
 )
-def test_the_newest_take_their_turn_and_rest_up_to_ten_minutes_after_failures(
-    wanted: list[range], history: list[turns.Attempt], now: float, turn: list[int]
-) -> None:
+def test_turns_go_to_the_newest(wanted: list[range], history: list[turns.Attempt], now: float, turn: list[int]) -> None:
     assert chosen(wanted, history, now) == turn
 
 

@@ -137,9 +137,7 @@ def test_one_run_is_requested_over_exactly_the_closed_windows(ticking: Ticking, 
     assert tick.run_requests[0].tags[TICK] != again.tags[TICK] != "", "the id of the tick that requests it"
 
 
-def test_what_is_computed_is_not_requested_again_and_live_windows_with_a_gap_are_one_run(
-    ticking: Ticking, world: ModelWorld
-) -> None:
+def test_live_windows_that_are_not_computed_are_one_run_despite_a_gap(ticking: Ticking, world: ModelWorld) -> None:
     windows = publish_backlog(world, ticking.settings)
     _, last = requested(ticking.land_and_close())
     note_as_computed(ticking, [windows[0]])
@@ -229,7 +227,6 @@ class Side(Ticking):
         return cls(settings_of(pubsub, folder), instance, world.clock, world)
 
     def publish(self) -> int:
-        assert self.world is not None
         now = self.clock.now()
         beats = beats_between(now - timedelta(minutes=3), now - timedelta(minutes=1))
         publish(self.world, self.settings, beats)
@@ -261,9 +258,7 @@ def test_another_pipeline_pulls_and_writes_nothing_in_our_lake(instance: dg.Dags
     Side.of("orders", tmp_path / "its own", instance).ticks()
 
 
-def test_sensors_that_only_read_go_on_where_the_lake_cannot_be_written(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_reads_goes_on(instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side.of("heartbeats", tmp_path, instance)
     side.ticks()
     side.restart()
@@ -281,9 +276,7 @@ def checks(data: object) -> dict[str, dg.AssetCheckEvaluation]:
     return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
 
 
-def test_a_missing_field_and_one_of_another_kind_are_warned_of_and_no_check_stays_with_what_an_empty_lake_says(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_a_missing_field_is_warned_of_and_no_check_stays_empty(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     world, settings = ModelWorld(PUBSUB), settings_of(PUBSUB, tmp_path)
     fields = {"temperature": "number", "humidity": "number", "status": "boolean"}
     message = MessageSettings(fields=fields)  # type: ignore[arg-type]
@@ -326,9 +319,7 @@ def requeues(ticking: Ticking) -> list[dg.RunRequest]:
     return list(ticking.tick(REQUEUE).run_requests or [])
 
 
-def test_a_contract_that_has_changed_is_noticed_once_and_a_run_lands_what_passes(
-    instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_a_changed_contract_is_noticed_once_and_what_passes_lands(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     world = ModelWorld(PUBSUB)
     wrong, right = by_itself(tmp_path, WRONG), by_itself(tmp_path, RIGHT)
     ticking = Ticking(wrong, instance, world.clock, world)

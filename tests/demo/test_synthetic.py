@@ -85,8 +85,7 @@ def moments_us(publisher: RecordingPublisher) -> Any:
 def test_live_messages_are_never_sent_before_their_time(run: Run) -> None:
     clock = ManualClock(START)
     publisher = RecordingPublisher(clock)
-    published = run(publisher, clock)
-    assert published.messages == publisher.confirmed == len(planned_us())
+    assert run(publisher, clock).messages == publisher.confirmed == len(planned_us())
     assert (moments_us(publisher) >= planned_us()).all()
     assert len(publisher.requests) > 1_000
 
@@ -175,9 +174,7 @@ def test_every_message_of_the_truth_is_on_the_topic_and_no_other(
         assert dict(message["attributes"]) == orjson.loads(row["attributes"])
 
 
-def test_publishing_is_refused_where_the_settings_read_messages_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_settings_read_otherwise_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "BEATS", 2)  # of each shape, and no change of revision
     (tmp_path / "tidemark.toml").write_text('[message]\nevent_time = "payload:at"\n')
     said = said_here(tmp_path, ("publish",), {"NO_COLOR": "1", "COLUMNS": "400"})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.ingest.judged import read_payload
+from tests.ingest.judged import read_payloads
 from tidemark.local.demo.synthetic_beats import FIRST_BROKEN, KINDS, Rows, SyntheticSource, compose, messages
 from tidemark.local.demo.truth import truth_of
 from tidemark.pipeline.clock import from_us, to_us
@@ -67,9 +67,9 @@ def test_the_truth_of_a_message_is_what_the_contract_reads_in_it(source: Synthet
     composed = compose(source, rows)
     published_at = START + timedelta(days=1)
     truth = truth_of(composed, ["id"] * len(rows), published_at).to_pylist()
-    for (said, payload, *_), true in zip(composed, truth, strict=True):
+    contents = read_payloads([payload for _, payload, *_ in composed])
+    for (said, payload, *_), content, true in zip(composed, contents, truth, strict=True):
         assert len(payload) + sum(len(name) + len(value) for name, value in said.items()) < 1_000
-        content = read_payload(payload)
         judged = content if isinstance(content, Rejection) else READER.read(said, content, to_us(published_at))
         if isinstance(judged, Rejection):
             assert judged.reason == true["kind"]

@@ -110,8 +110,7 @@ class World:
         )
         for name, rows, schema, partition in tables:
             if rows:
-                table = pa.Table.from_pylist(rows, schema)
-                write_deltalake(lake / name, table, partition_by=[partition])
+                write_deltalake(lake / name, pa.Table.from_pylist(rows, schema), partition_by=[partition])
         return compare(folder / "truth.parquet", lake, WINDOWS)
 
 

@@ -64,8 +64,7 @@ class Google:
         return schemas
 
     def PlanResourceChange(self, request: Any, _context: Any) -> Any:  # noqa: N802 (the protocol's name)
-        state = self._with_computed(request.type_name, request.proposed_new_state)
-        return self._messages.Planned(planned_state=state)
+        return self._messages.Planned(planned_state=self._with_computed(request.type_name, request.proposed_new_state))
 
     def ReadDataSource(self, request: Any, _context: Any) -> Any:  # noqa: N802 (the protocol's name)
         return self._messages.State(state=self._with_computed(f"data.{request.type_name}", request.config))

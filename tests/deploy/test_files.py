@@ -110,8 +110,7 @@ def test_systemd_itself_finds_no_fault_in_the_units(tmp_path: Path) -> None:
         file.write_text(file.read_text().replace("/opt/tidemark/bin", str(programs)))
     units = [str(file) for pattern in ("*.service", "*.target", "*.timer") for file in folder.glob(pattern)]
     environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{folder}:"}
-    command = [analyze, "verify", "--man=no", *units]
-    done = ended(command, variables=environment)
+    done = ended([analyze, "verify", "--man=no", *units], variables=environment)
     assert str(folder) not in done.stderr, done.stderr
     assert done.returncode == 0, done.stderr
 

@@ -69,8 +69,7 @@ def named(asked: Asked, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("role", ["tracking", "base"])
 def test_a_subscription_is_what_provision_would_create(by_default: Asked, role: str) -> None:
-    path = getattr(PubSubSettings(), f"{role}_path")
-    want = wanted(PubSubSettings(), path)
+    want = wanted(PubSubSettings(), getattr(PubSubSettings(), f"{role}_path"))
     name = want.pop("name").rsplit("/", 1)[1]
     (said,) = [one.copy() for one in named(by_default, "google_pubsub_subscription") if one["name"] == name]
     assert said.pop("name") == name

@@ -30,7 +30,6 @@ def in_folder(folder: Path) -> Setup:
 
 
 def test_a_bucket_that_would_harm_a_lake_is_said(world: World) -> None:
-    assert world.bucket is not None
     world.bucket |= {
         "retentionPolicy": {"retentionPeriod": "86400"},
         "defaultEventBasedHold": True,
@@ -127,8 +126,7 @@ def test_a_failure_is_broken_while_its_process_lives_and_a_warning_if_it_may_hav
     nobody, landing = found()
     assert nobody == (Level.BROKEN, "no decision for 31s, since 2026-11-21T05")
     assert landing[0] is Level.BROKEN
-    said = home.said()
-    home.file.write(ended(said))
+    home.file.write(ended(home.said()))
     assert {level for level, _ in found()} == {Level.WARNING}
     notes.good("landing", home.in_lake)
     world.track()

@@ -98,8 +98,7 @@ def test_readers_that_pull_continuously_need_places_beside_windows(monkeypatch: 
     four = sections.IngestSettings(mode="continuous", readers=4)
     assert Settings(ingest=four).spark_master == "local[6,4]"
     assert Settings(ingest=sections.IngestSettings(readers=4)).spark_master == "local[3,4]"
-    remote = here().remote
-    at_it = sections.SparkSettings(remote=remote, config={"spark.master": "local[4,4]"})
+    at_it = sections.SparkSettings(remote=here().remote, config={"spark.master": "local[4,4]"})
     for few in (classic("local[4, 2]"), classic("local[*]"), at_it):
         assert "4 task slots for 4 readers" in said(check_task_slots, Level.WARNING, spark=few, ingest=four)
         assert findings(check_task_slots, spark=few) == []
@@ -176,9 +175,7 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_named(monkeypatch: pyte
     assert str(jars) in said(check_connector, Level.OK, spark=unnamed, lake=IN_A_BUCKET)
 
 
-def test_an_earlier_or_unreadable_storage_of_dagster_is_broken_and_a_missing_one_is_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_storage_is_broken_a_missing_one_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The storage is that of the Dagster that runs the pipeline, which may be another one's."""
     monkeypatch.chdir(tmp_path)
     absent = {"dagster": sections.DagsterSettings(storage=str(tmp_path / "absent"))}

@@ -61,8 +61,7 @@ def a_subscription(
 
 
 def expiry(snapshot: Any) -> datetime:
-    moment: datetime = snapshot.expire_time.ToDatetime(UTC)
-    return moment
+    return snapshot.expire_time.ToDatetime(UTC)
 
 
 def a_model(faults: Faults | None = None) -> PubSubModel:

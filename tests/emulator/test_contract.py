@@ -65,9 +65,7 @@ def requests() -> Iterator[SimpleQueue[Any]]:
     requests.put(None)
 
 
-def test_a_stream_gives_what_is_published_and_takes_acknowledgements_and_refusals(
-    server: Server, topic: str, base: str, requests: SimpleQueue[Any]
-) -> None:
+def test_a_stream_gives_and_takes_messages(server: Server, topic: str, base: str, requests: SimpleQueue[Any]) -> None:
     ids = server.publish(topic)
     with pytest.raises(api.InvalidArgument, match="stream_ack_deadline_seconds"):
         next(iter(server.subscriber.streaming_pull(requests=iter([{"subscription": base}]), retry=None, timeout=60)))

@@ -19,8 +19,7 @@ WEEK = timedelta(days=7)
 
 
 def published(message: Any) -> datetime:
-    moment: datetime = message.publish_time.ToDatetime(START.tzinfo)
-    return moment
+    return message.publish_time.ToDatetime(START.tzinfo)
 
 
 class WithoutFaults(RuleBasedStateMachine):
@@ -191,8 +190,7 @@ class WithFaults(RuleBasedStateMachine):
     @rule()
     def read(self) -> None:
         self.names += 1
-        truth = (self.model.oldest_unacked(BASE, self.now) or self.now) + WEEK
-        self.newest_truth = max(self.newest_truth, truth)
+        self.newest_truth = max(self.newest_truth, (self.model.oldest_unacked(BASE, self.now) or self.now) + WEEK)
         snapshot = answered(lambda: self.model.create_snapshot(f"snapshot-{self.names}", BASE, self.now))
         if snapshot is not None:  # a stale one was true once
             assert expiry(snapshot) <= self.newest_truth

@@ -39,7 +39,6 @@ def command(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     signal.signal(signal.SIGHUP, of_the_tests)
     try:
-        assert process.stdout is not None
         yield process, process.stdout.readline()
     finally:
         process.kill()
@@ -115,7 +114,6 @@ def test_the_command_says_it_is_ready_makes_faults_of_options_and_ends_at_once(m
 def ends_at_once(process: subprocess.Popen[str], sign: signal.Signals) -> None:
     process.send_signal(sign)
     assert process.wait(20) == 0
-    assert process.stderr is not None
     assert process.stderr.read() == ""
 
 

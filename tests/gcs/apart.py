@@ -28,8 +28,6 @@ def apart(module: str, *arguments: str) -> Iterator[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
     try:
         yield process.stdout.readline().strip()
     finally:

@@ -31,7 +31,6 @@ def main() -> int:
         with server_apart() as endpoint, fault_proxy(endpoint) as proxy:
             lake = fresh_lake(proxy.endpoint)
             summary = run_demo(asked.folder.resolve(), source, terminal, SystemClock(), scale=scale, lake=lake)
-            assert summary.live is not None
             start, end = (moment.timestamp() for moment in summary.live)
             calls = [call for call in proxy.calls() if start <= call.at < end]
             log = Lake(lake, {}, SystemClock()).tracking_log()

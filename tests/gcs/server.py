@@ -1,22 +1,19 @@
 """A Cloud Storage server on loopback: `fake-gcs-server` in memory, with the XML proxy in front of it."""
 
-import contextlib
-import http.client
 import subprocess
 import tempfile
-import time
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
+from urllib.request import urlopen
 
+from tests.clock import until
 from tests.gcs.tools import fake_gcs_server
 from tests.gcs.xml_proxy import XmlHandler, XmlProxy
-from tests.official_emulator import free_port
+from tests.official_emulator import end, free_port
 from tidemark.pipeline.errors import ServiceFailed
 
 READY_SECONDS = 20.0
-ANSWER_SECONDS = 5.0
-STOP_SECONDS = 5.0
 LOCAL_PROJECT = "tidemark-local"
 
 
@@ -25,7 +22,6 @@ class CloudStorageServer:
 
     def __init__(self, handler: type[XmlHandler] = XmlHandler) -> None:
         self._proxy = XmlProxy(handler=handler)
-        self._process: subprocess.Popen[bytes] | None = None
         self._log = Path(tempfile.gettempdir()) / f"tidemark-gcs-{self._proxy.server_address[1]}.log"
 
     @property
@@ -54,42 +50,20 @@ class CloudStorageServer:
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         self._proxy.start()
         try:
-            self._wait_until_ready()
-        except ServiceFailed:
-            self._stop()
-            raise
+            until("the Cloud Storage server is ready", self._is_ready, READY_SECONDS)
+        except AssertionError as error:
+            said = self._log.read_text(errors="replace")
+            self.__exit__()
+            raise ServiceFailed(f"{error}\n{said}") from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+    def __exit__(self, *_: object) -> None:
+        self._proxy.stop()
+        end(self._process)
         self._log.unlink(missing_ok=True)
 
-    def _wait_until_ready(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            with contextlib.suppress(OSError):
-                return self._ask("GET", "/_internal/healthcheck")
-            time.sleep(0.05)
-        raise ServiceFailed(f"the Cloud Storage server did not become ready; its log is {self._log}")
-
-    def _ask(self, method: str, path: str, body: str = "") -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.upstream_port, timeout=ANSWER_SECONDS)
-        with contextlib.closing(connection):
-            connection.request(method, path, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            if response.status != http.HTTPStatus.OK:
-                raise ServiceFailed(f"the Cloud Storage server answered {method} {path} with {response.status}")
-
-    def _stop(self) -> None:
-        self._proxy.stop()
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    def _is_ready(self) -> bool:
+        assert self._process.poll() is None, "it has ended"
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{self.upstream_port}/_internal/healthcheck", timeout=5):
+            return True
+        return False

@@ -42,8 +42,7 @@ def test_a_file_is_found_listed_and_read_also_in_another_process_and_never_writt
     assert files.open_input_stream("a/one").read() == b"content"
     assert files.open_input_stream("a/b/two").read() == b""
     for recursive, paths in ((False, ["a/b", "a/one"]), (True, ["a/b/two", "a/one"])):
-        selector = pafs.FileSelector("a", recursive=recursive)
-        listed = files.get_file_info(selector)
+        listed = files.get_file_info(pafs.FileSelector("a", recursive=recursive))
         assert [info.path for info in listed] == paths
         assert [info.is_file for info in listed] == [recursive, True], "a common prefix is a folder"
     with pytest.raises(FileExistsError):

@@ -66,9 +66,7 @@ def test_calls_that_are_refused_for_now_are_made_again(world: TickingOnABucket, 
     world.check_that_all_is_there_once()
 
 
-def test_an_answer_that_is_lost_after_success_neither_loses_nor_doubles_anything(
-    world: TickingOnABucket, proxy: FaultProxy
-) -> None:
+def test_a_lost_answer_neither_loses_nor_doubles_anything(world: TickingOnABucket, proxy: FaultProxy) -> None:
     for kinds in ([COMMIT, ENTRY], [DATA, NOTE], [READING]):
         world.publish()
         proxy.play(*(Fault(calls, loses_answer=True, times=1) for calls in kinds))

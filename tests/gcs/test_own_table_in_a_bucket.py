@@ -77,9 +77,7 @@ def main(uri: str, endpoint: str, remote: str) -> None:
 
 @pytest.mark.gcs
 @pytest.mark.slow
-def test_a_table_of_ones_own_is_computed_in_a_bucket_over_connect(
-    connector_cache: Path, endpoint_apart: str, tmp_path: Path
-) -> None:
+def test_a_custom_table_is_computed_over_connect(connector_cache: Path, endpoint_apart: str, tmp_path: Path) -> None:
     assert connector_cache.exists()
     lake, remote = fresh_lake(endpoint_apart), f"sc://localhost:{free_port()}"
     settings = Settings(lake=lake, spark=SparkSettings(remote=remote, config={"spark.driver.memory": "1g"}))

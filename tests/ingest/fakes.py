@@ -255,8 +255,7 @@ class World(Outside):
         self.topic = Topic(self.model, self.clock)
         self.fails: dict[str, Exception] = {}
         for name in ("tracking", "base"):
-            config = a_subscription(name, TOPIC, ACK_DEADLINE, KEPT)
-            self.model.create_subscription(config, self.clock.now())
+            self.model.create_subscription(a_subscription(name, TOPIC, ACK_DEADLINE, KEPT), self.clock.now())
         self.policy = Policy() if policy is None else policy
         self.reader = HeartbeatReader(CONTRACT)
         self._entries: dict[int, Entry] = {}
@@ -398,10 +397,7 @@ class World(Outside):
         lake = self.lake()
         opened = lake.heartbeats() if name == "heartbeats" else lake.quarantine()
         table = opened.in_place()
-        found: list[dict[str, Any]] = (
-            [] if table is None else table.to_pyarrow_table().sort_by("message_id").to_pylist()
-        )
-        return found
+        return [] if table is None else table.to_pyarrow_table().sort_by("message_id").to_pylist()
 
 
 Parked = TypeVar("Parked", bound=World)

@@ -99,6 +99,11 @@ def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
     return sum((one.histogram for one in parts), Histogram.empty())
 
 
+def read_payloads(data: Sequence[bytes]) -> list[Any]:
+    """Payloads of JSON as they are decoded: objects, or Rejections."""
+    parts = JSON.decode(messages_of([PubsubMessage(data=one)._pb for one in data]), LATER)
+    return [payload for part in parts for payload in part.payloads]
+
+
 def read_payload(data: bytes) -> Any:
-    """A payload of JSON as it is decoded: an object, or a Rejection."""
-    return next(JSON.decode(messages_of([PubsubMessage(data=data)._pb]), LATER)).payloads[0]
+    return read_payloads([data])[0]

@@ -129,9 +129,7 @@ def by_row(contract: MessageContract, one: Any) -> tuple[Heartbeat | Rejection, 
 
 @given(drawn_messages(), st.sampled_from(CONTRACTS), st.none() | st.integers(FIRST, LAST))
 @example([message(0, {"event_time": "9" * 18, "stream_id": "a"}, b"{}")], CONTRACTS[0], None)
-def test_a_batch_is_judged_as_each_of_its_messages_is(
-    messages: list[Any], contract: MessageContract, watermark_us: int | None
-) -> None:
+def test_a_batch_is_judged_singly(messages: list[Any], contract: MessageContract, watermark_us: int | None) -> None:
     found = judged(
         messages, HeartbeatReader(contract), None if watermark_us is None else from_us(watermark_us), Asking(NOW)
     )

@@ -14,8 +14,7 @@ MOST_MB = 700
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_message_holds_is_judged_in_parts_or_refused_before_it_is_read(kind: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.ingest.memory_of_hostile", kind, str(tmp_path)]
-    done = ended(command)
+    done = ended([sys.executable, "-m", "tests.ingest.memory_of_hostile", kind, str(tmp_path)])
     assert done.returncode == 0, done.stderr
     grown_mb, landed, rejected = map(int, done.stdout.split())
     assert grown_mb < MOST_MB

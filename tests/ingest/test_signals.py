@@ -137,9 +137,7 @@ def test_what_could_not_be_sent_is_a_sentence_and_is_in_the_next_message() -> No
         max_size=30,
     )
 )
-def test_a_subscriber_knows_each_closed_window_however_trackers_meet_fail_and_restart(
-    turns: list[tuple[int, int, str, list[int]]],
-) -> None:
+def test_a_subscriber_knows_each_closed_window_come_what_may(turns: list[tuple[int, int, str, list[int]]]) -> None:
     """A turn: who tells, how far its fold is behind the log's end, what goes wrong, and who tells between its message
     and its note."""
     memory, published, subscriber = Memory(), Published(), Subscriber()

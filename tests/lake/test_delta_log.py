@@ -139,9 +139,7 @@ def test_what_a_user_failed_at_is_not_left_out(tmp_path: Path, *, begins: bool) 
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_whatever_happens_to_a_table_its_commits_are_told_as_they_are(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_happens_commits_are_told_right(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, log = random.Random(seed), Log(tmp_path)
     monkeypatch.setattr(table_log, "CACHED_BYTES", rng.choice([0, 500, 2_000]))
     users = [log.user() for _ in range(3)]
@@ -271,9 +269,7 @@ def test_files_of_a_run_are_on_the_disk_before_a_commit_names_them(tmp_path: Pat
     assert disk.not_durable("heartbeat_diffs") == []
 
 
-def test_a_run_s_commit_is_on_the_disk_even_if_its_answer_was_lost(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unanswered_commit_is_on_the_disk(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     lands, windows = DeltaTable.create_write_transaction, {"2026-11-21T05-20Z": [{"stream_id": "a"}]}
 
     def lose_once(*given: Any, **named: Any) -> None:

@@ -174,9 +174,7 @@ def same(one: WindowIndex, other: WindowIndex) -> None:
 
 
 @pytest.mark.parametrize("loses", ["windows", "a file without rows", "commits", "all"])
-def test_what_commits_do_not_tell_is_taken_from_the_list_of_files(
-    tmp_path: Path, loses: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_tell_what_commits_do_not(tmp_path: Path, loses: str, monkeypatch: pytest.MonkeyPatch) -> None:
     history = new_history(tmp_path)
     history.land([Beat("a", number * 60.0) for number in range(10)])
     history.compute(0, 9)

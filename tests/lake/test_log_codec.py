@@ -119,9 +119,7 @@ def of_a_later_version(change: dict[bytes, bytes]) -> bytes:
     [{codec.KIND: b"omen"}, {b"tidemark.format": b"2"}, {codec.KIND: b"decision"}],
     ids=["kind", "format", "facts"],
 )
-def test_an_entry_of_a_later_version_is_not_called_damaged_and_nobody_forgets_it(
-    tmp_path: Path, change: dict[bytes, bytes]
-) -> None:
+def test_a_later_version_s_entry_is_not_damaged_nor_forgotten(tmp_path: Path, change: dict[bytes, bytes]) -> None:
     content = of_a_later_version(change)
     with pytest.raises(NewerFormat) as said:
         decode(content, NAME)

@@ -100,9 +100,7 @@ class Failing(InMemory):
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_packing_that_is_killed_at_any_write_loses_nothing_and_the_next_finishes_it(
-    after: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_packing_killed_at_any_write_is_finished_by_the_next(after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_packing, "ENTRIES", 8)
     first = InMemory({})
     told(first, ticks=14)

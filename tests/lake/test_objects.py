@@ -116,9 +116,7 @@ def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Pat
             check_folder(tmp_path / name)
 
 
-def test_half_written_files_are_never_listed_and_an_unreadable_folder_is_not_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_half_is_listed_and_no_unreadable_folder_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = DiskObjects(tmp_path)
     objects.create("folder/name", b"content")
     (tmp_path / "folder" / f"{TEMPORARY}0123").write_bytes(b"cont")
@@ -273,8 +271,7 @@ def test_a_folder_is_for_its_user_alone_and_the_service_is_logged_in_to_within_b
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"tidemark.format": "1"}'])
 def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp_path: Path) -> None:
-    objects = DiskObjects(tmp_path)
-    objects.create(f"{FORMATS.prefix}{FORMAT + 3:06d}.json", content)
+    DiskObjects(tmp_path).create(f"{FORMATS.prefix}{FORMAT + 3:06d}.json", content)
     for refuses in (admit, claim):
         with pytest.raises(errors.NewerFormat, match=f"is {FORMAT + 3}, and this version reads formats up to {FORMAT}"):
             refuses(LakeSettings(uri=f"file:{tmp_path}"))

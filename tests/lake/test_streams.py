@@ -111,9 +111,7 @@ def test_streams_of_windows_computed_since_the_diffs_were_restored_are_known(lak
     assert extents(lake.streams().known()).keys() == {"a", "c"}
 
 
-def test_streams_whose_newest_commit_is_gone_say_that_they_can_be_deleted_and_are_then_gathered_anew(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_streams_whose_newest_commit_is_gone_can_be_deleted_and_are_gathered_anew(lake: Lake, tmp_path: Path) -> None:
     put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
     lake.streams().save()
     folder = tmp_path / "lake" / "streams"

@@ -106,8 +106,7 @@ def commit(log: TableLog, table: DeltaTable, path: str) -> None:
 
 def opened(place: Path, objects: DiskObjects | None = None) -> tuple[TableLog, DeltaTable]:
     log = TableLog(objects or DiskObjects(place), partial(DeltaTable, place), copies=True)
-    table = log.open()
-    return log, table
+    return log, log.open()
 
 
 def is_copied(table: DeltaTable, place: Path) -> bool:
@@ -159,9 +158,7 @@ def stopping(place: Path, monkeypatch: pytest.MonkeyPatch) -> Stopping:
 
 
 @pytest.mark.parametrize("is_about_to_upload", [False, True])
-def test_a_writer_that_was_stopped_while_commits_were_cleaned_up_commits_nothing(
-    place: Path, stopping: Stopping, *, is_about_to_upload: bool
-) -> None:
+def test_a_writer_stopped_in_cleanup_is_too_late(place: Path, stopping: Stopping, *, is_about_to_upload: bool) -> None:
     log, table = opened(place, stopping)
     if is_about_to_upload:
         stopping.calls_left = 0
@@ -174,9 +171,7 @@ def test_a_writer_that_was_stopped_while_commits_were_cleaned_up_commits_nothing
 
 
 @pytest.mark.parametrize("calls", range(2))
-def test_a_reader_that_was_stopped_between_two_reads_takes_no_old_version_for_the_newest(
-    place: Path, stopping: Stopping, calls: int
-) -> None:
+def test_a_reader_stopped_between_reads_takes_no_old_version(place: Path, stopping: Stopping, calls: int) -> None:
     log, table = opened(place, stopping)
     stopping.calls_left = calls
     assert not log.update(table)
@@ -184,9 +179,7 @@ def test_a_reader_that_was_stopped_between_two_reads_takes_no_old_version_for_th
 
 @pytest.mark.parametrize("known", [0, 2])
 @pytest.mark.parametrize("calls", range(6))
-def test_a_table_that_is_created_again_between_two_reads_is_not_mixed_with_the_earlier_one(
-    place: Path, calls: int, known: int
-) -> None:
+def test_a_table_created_again_between_two_reads_is_not_mixed_with_it(place: Path, calls: int, known: int) -> None:
     def filled(name: str) -> list[bytes]:
         for number in range(3):
             add(DeltaTable(place), f"{name}-{number}")
@@ -370,9 +363,7 @@ def test_a_run_does_not_read_again_what_another_process_has_handed_on(
 
 
 @pytest.mark.parametrize("broken", [b"{no json", b"\xff\n", b""])
-def test_a_commit_that_is_restored_is_read_again_by_this_process_and_by_others(
-    place: Path, monkeypatch: pytest.MonkeyPatch, broken: bytes
-) -> None:
+def test_a_restored_commit_is_read_again_by_all(place: Path, monkeypatch: pytest.MonkeyPatch, broken: bytes) -> None:
     for number in range(3):
         add(DeltaTable(place), f"theirs-{number}")
     whole = (place / commit_name(2)).read_bytes()
@@ -387,9 +378,7 @@ def test_a_commit_that_is_restored_is_read_again_by_this_process_and_by_others(
 
 
 @pytest.mark.parametrize("is_writer", [False, True])
-def test_a_table_is_opened_again_after_many_commits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_writer: bool
-) -> None:
+def test_many_commits_open_a_table_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_writer: bool) -> None:
     monkeypatch.setattr(table_log, "FOLLOWED_AT_MOST", 3)
     opens = list[int]()
 

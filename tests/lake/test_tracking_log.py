@@ -345,8 +345,7 @@ def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_an
     with pytest.raises(LakeUnreachable):
         log.append(snapshot(100))
     objects.before = nothing
-    again = TrackingLog(objects, checkpoint_every=100)
-    assert again.append(snapshot(110)).number == 2
+    assert TrackingLog(objects, checkpoint_every=100).append(snapshot(110)).number == 2
     assert list(objects.names(NOTED.prefix)) == [NOTED.name(f"{2:012d}")]
     assert log.append(snapshot(120)).number == 3
 

@@ -64,8 +64,7 @@ class Hour:
         for _ in range(minutes):
             now = self.now
             beats = [(f"stream-{number}", now - number * SECOND) for number in range(self.beats)]
-            broken = [{"stream_id": "broken"}] * self.broken
-            publish(self.world, self.ticking.settings, beats, broken=broken)
+            publish(self.world, self.ticking.settings, beats, broken=[{"stream_id": "broken"}] * self.broken)
             self.each_minute(self)
             self.world.clock.advance(20 * SECOND)
             for sensor in self.sensors:
@@ -95,9 +94,7 @@ class Hour:
     def compute(self, names: Sequence[str]) -> None:
         """What the run of Spark would leave of these windows, without the rows."""
         lake = self.ticking.lake()
-        version = version_of(lake.heartbeats())
-        assert version is not None
-        put(lake.diffs(), f"run{to_us(self.now)}", names, version, self.now)
+        put(lake.diffs(), f"run{to_us(self.now)}", names, version_of(lake.heartbeats()), self.now)
 
     def scrape(self) -> None:
         """Ask the port, and note each value."""

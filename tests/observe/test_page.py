@@ -111,17 +111,14 @@ class LooksAtEachRequest(page_module.Looker[Any]):
         super().begin(now)
 
 
-def test_the_page_follows_a_pipeline_and_says_that_it_holds_when_pubsub_stops(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_follows_a_pipeline_to_its_stop(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "Looker", LooksAtEachRequest)
     with running_own_pubsub(tmp_path / "pubsub.log") as address, live(tmp_path, address) as (ticking, publisher):
         settings, clock = ticking.settings, ticking.clock
         tick(ticking, "landing")  # which opens the port
         with opened(browser, url_of(settings)) as (tab, said, asked):
             tab.get_by_role("heading", name="No decision yet").wait_for(timeout=WITHIN_MS)
-            streams = [(HOSTILE, clock.now() - SECOND), *beats(clock.now(), 0.5, 1.0, 2.0)]
-            publish(publisher, settings, streams)
+            publish(publisher, settings, [(HOSTILE, clock.now() - SECOND), *beats(clock.now(), 0.5, 1.0, 2.0)])
             tick(ticking, "tracking", "landing", "tracking")
             tab.locator("svg.plane .heat").first.wait_for(timeout=WITHIN_MS)
             point_until_landed_is_told(tab)

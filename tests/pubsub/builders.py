@@ -10,7 +10,9 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.fixtures_emulator import QUICK_LEASE
 from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 
@@ -27,8 +29,7 @@ class Altered:
 
 def ids_of(batch: PulledBatch) -> list[str]:
     """The ids of its messages, in order."""
-    ids: list[str] = batch.messages.table["message_id"].to_pylist()
-    return ids
+    return batch.messages.table["message_id"].to_pylist()
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -48,14 +49,26 @@ def subscription_of(
     return PubSubSubscription(subscriber, path, clock, settings, **{"lease": QUICK_LEASE, "pull_wait": SOON, **bounds})
 
 
-def send(publisher: PublisherClient, settings: PubSubSettings, count: int, size: int = 1) -> list[str]:
-    """Publish messages of `size` bytes; their ids."""
-    messages = [{"data": b"x" * size, "attributes": {"number": str(number)}} for number in range(count)]
-    ids: list[str] = []
-    for start in range(0, count, 1000):
-        answer = publisher.publish(topic=settings.topic_path, messages=messages[start : start + 1000])
-        ids += answer.message_ids
-    return ids
+@dataclass(frozen=True)
+class Served:
+    """Clients of a server, and settings with names that nobody else uses there."""
+
+    subscriber: SubscriberClient
+    publisher: PublisherClient
+    settings: PubSubSettings
+
+    def provision(self, **others: Any) -> ProvisionReport:
+        """Provision the topic and both subscriptions, with the parts that are named otherwise."""
+        parts = {"subscriber": self.subscriber, "publisher": self.publisher, "settings": self.settings}
+        return provision(**{**parts, "contract": Settings().contract, "clock": SystemClock(), **others})
+
+    def subscription(self, path: str | None = None, clock: Clock | None = None, **bounds: Any) -> PubSubSubscription:
+        return subscription_of(self.subscriber, self.settings, path, clock, **bounds)
+
+    def send(self, count: int, size: int = 1) -> list[str]:
+        """Publish at most a thousand messages of `size` bytes; their ids."""
+        messages = [{"data": b"x" * size, "attributes": {"number": str(number)}} for number in range(count)]
+        return list(self.publisher.publish(topic=self.settings.topic_path, messages=messages).message_ids)
 
 
 SOON = timedelta(seconds=1)

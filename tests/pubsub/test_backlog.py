@@ -2,104 +2,93 @@
 address, and as whom."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import google.auth
 import pytest
 from google.api_core import exceptions as api
 from google.auth import credentials, impersonated_credentials
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.types import Snapshot
 
 from tests.clock import ManualClock
-from tests.pubsub.builders import Altered, ids_of, raising, send, subscription_of
-from tidemark.pipeline.clock import EPOCH, SystemClock, from_us
+from tests.pubsub.builders import Altered, Served, ids_of, raising
+from tidemark.pipeline.clock import EPOCH, Clock, SystemClock, from_us
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused
 from tidemark.pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, ReadingTimes, SnapshotBacklog, monitoring_client
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
-from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.subscription import PulledBatch
-from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
 CLOCK = SystemClock()
 
 
 @pytest.fixture
-def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings) -> PubSubSettings:
+def topic(served_pubsub: Served) -> Served:
     """A topic with its two subscriptions."""
-    provision(subscriber, publisher, fresh_pubsub, Settings().contract, CLOCK)
-    return fresh_pubsub
+    served_pubsub.provision()
+    return served_pubsub
 
 
-def backlog_of(subscriber: object, settings: PubSubSettings) -> SnapshotBacklog:
-    return SnapshotBacklog(subscriber, settings.base_path, ReadingTimes(CLOCK))
+def backlog_of(topic: Served, clock: Clock = CLOCK, **altered: Any) -> SnapshotBacklog:
+    """Base's, by a client some of whose methods are altered."""
+    return SnapshotBacklog(Altered(topic.subscriber, **altered), topic.settings.base_path, ReadingTimes(clock))  # type: ignore[arg-type]
 
 
 def publish_time(batch: PulledBatch, message_id: str) -> datetime:
     return from_us(int(batch.messages.published_us[ids_of(batch).index(message_id)]))
 
 
-def acknowledge(subscriber: SubscriberClient, settings: PubSubSettings, batch: PulledBatch, *ids: str) -> None:
+def acknowledge(topic: Served, batch: PulledBatch, *ids: str) -> None:
     chosen = [ack for message_id, ack in zip(ids_of(batch), batch.ack_ids, strict=True) if message_id in ids]
-    subscriber.acknowledge(subscription=settings.base_path, ack_ids=chosen)
+    topic.subscriber.acknowledge(subscription=topic.settings.base_path, ack_ids=chosen)
 
 
-def test_the_oldest_unacknowledged_message_is_read_to_the_millisecond(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
-) -> None:
+def test_the_oldest_unacknowledged_message_is_read_to_the_millisecond(topic: Served) -> None:
     ids = []
     for _ in range(3):
-        ids += send(publisher, settings, 1)
+        ids += topic.send(1)
         CLOCK.sleep(0.05)
     CLOCK.sleep(1.1)
-    batch = subscription_of(subscriber, settings).pull(10, 1 << 20, 5)
-    backlog = backlog_of(subscriber, settings)
+    batch = topic.subscription().pull(10, 1 << 20, 5)
+    backlog = backlog_of(topic)
     assert backlog.read().oldest_unacked == publish_time(batch, ids[0])
-    acknowledge(subscriber, settings, batch, ids[1])
+    acknowledge(topic, batch, ids[1])
     assert backlog.read().oldest_unacked == publish_time(batch, ids[0])
-    acknowledge(subscriber, settings, batch, ids[0])
+    acknowledge(topic, batch, ids[0])
     reading = backlog.read()
     assert reading.oldest_unacked == publish_time(batch, ids[2])
     assert reading.names_a_message
 
 
 @pytest.mark.parametrize(("seconds_behind", "names"), [(-0.5, False), (0.9, False), (1.1, True)])
-def test_with_clocks_less_than_a_second_apart_an_empty_backlog_is_not_taken_for_a_message(
-    subscriber: SubscriberClient, settings: PubSubSettings, seconds_behind: float, names: bool
-) -> None:
+def test_near_clocks_make_no_message_of_an_empty_backlog(topic: Served, seconds_behind: float, names: bool) -> None:
     """An empty backlog's snapshot expires a lifetime after the server's moment, which may be behind ours."""
     now = CLOCK.now()
     told = now - timedelta(seconds=seconds_behind)
-
-    def create_snapshot(**_: object) -> Snapshot:
-        return Snapshot(name="a-snapshot", expire_time=told + LIFETIME)
-
-    client = Altered(subscriber, create_snapshot=create_snapshot)
-    reading = SnapshotBacklog(client, settings.base_path, ReadingTimes(ManualClock(now))).read()  # type: ignore[arg-type]
+    snapshot = Snapshot(name="a-snapshot", expire_time=told + LIFETIME)
+    reading = backlog_of(topic, ManualClock(now), create_snapshot=lambda **_: snapshot).read()
     assert (reading.oldest_unacked, reading.names_a_message) == (told, names)
 
 
-def test_an_undeleted_snapshot_of_ours_is_swept_later(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
+def test_an_undeleted_snapshot_of_ours_is_swept_later(topic: Served) -> None:
+    subscriber, settings = topic.subscriber, topic.settings
     snapshots = f"projects/{settings.project}/snapshots"
     of_others = settings.tracking_subscription, f"{settings.base_subscription}-eu"
     others = [*(f"{snapshots}/{NAME_PREFIX}{name}-0123" for name in of_others), f"{snapshots}/of-somebody-else"]
     for name in others:
         subscriber.create_snapshot(name=name, subscription=settings.base_path)
-    stuck = Altered(subscriber, delete_snapshot=raising(api.ServiceUnavailable("away")))
-    assert not backlog_of(stuck, settings).read().names_a_message
-    backlog = backlog_of(subscriber, settings)
+    assert not backlog_of(topic, delete_snapshot=raising(api.ServiceUnavailable("away"))).read().names_a_message
+    backlog = backlog_of(topic)
     assert backlog.sweep(backlog.names()) == 1
     left = [snapshot.name for snapshot in subscriber.list_snapshots(project=f"projects/{settings.project}")]
     assert sorted(left) == sorted(others)
 
 
-def test_a_refused_snapshot_is_reported_by_its_reason(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
-    too_old = Altered(subscriber, create_snapshot=raising(api.FailedPrecondition("expires within the hour")))
+def test_a_refused_snapshot_is_reported_by_its_reason(topic: Served) -> None:
     with pytest.raises(SnapshotRefused, match="almost 7 days old"):
-        backlog_of(too_old, settings).read()
-    forbidden = Altered(subscriber, create_snapshot=raising(api.PermissionDenied("no")))
+        backlog_of(topic, create_snapshot=raising(api.FailedPrecondition("expires within the hour"))).read()
     with pytest.raises(PermissionMissing, match=r"pubsub\.snapshots\.create"):
-        backlog_of(forbidden, settings).read()
+        backlog_of(topic, create_snapshot=raising(api.PermissionDenied("no"))).read()
 
 
 @pytest.mark.parametrize("retried", [True, False])

@@ -48,9 +48,7 @@ def ends() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_a_subscription_is_acknowledged_given_back_and_closed_while_an_extension_hangs(
-    own_pubsub: str, ends: threading.Event
-) -> None:
+def test_an_extension_that_hangs_stops_no_other_call(own_pubsub: str, ends: threading.Event) -> None:
     with subscriber_client(own_pubsub) as client:
         settings, hangs = unique_pubsub(own_pubsub), threading.Event()
 

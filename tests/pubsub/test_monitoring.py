@@ -68,9 +68,7 @@ def test_the_last_point_holds_until_old(fake: FakeMonitoring, backlog: Monitorin
 
 
 @pytest.mark.parametrize("undelivered", [None, 1, 5_000_000])
-def test_a_zero_age_is_not_believed_where_the_number_is_not_known_to_be_zero(
-    fake: FakeMonitoring, backlog: MonitoringBacklog, undelivered: int | None
-) -> None:
+def test_a_lone_zero_is_not_believed(fake: FakeMonitoring, backlog: MonitoringBacklog, undelivered: int | None) -> None:
     fake.sampled(BASE, at(-60), age=0, undelivered=undelivered)
     with pytest.raises(ReadingUnavailable, match="zeros that the number of messages contradicts"):
         backlog.read()

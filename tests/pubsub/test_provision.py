@@ -1,73 +1,56 @@
 """Provisioning, on the official emulator; and what breaks the method and what merely differs, as Pub/Sub describes
 it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
-from google.pubsub_v1 import PublisherClient, SubscriberClient, types
+from google.pubsub_v1 import types
 
 from tests.official_emulator import HOST, free_port
-from tests.pubsub.builders import Altered, send
+from tests.pubsub.builders import Altered, Served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import ProvisionRefused, PubSubUnreachable
 from tidemark.pipeline.pubsub import connection
 from tidemark.pipeline.pubsub.connection import bounded, publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
+from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 CONTRACT: MessageContract = Settings().contract
-Provision = Callable[..., ProvisionReport]
 
 
-@pytest.fixture
-def provisioned(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings) -> Provision:
-    """Provisions the fresh settings, or with the parts that are named otherwise."""
-
-    def run(**others: Any) -> ProvisionReport:
-        parts = {"subscriber": subscriber, "publisher": publisher, "settings": fresh_pubsub, "contract": CONTRACT}
-        return provision(**{**parts, "clock": SystemClock(), **others})
-
-    return run
-
-
-def test_subscriptions_that_another_provisioning_created_meanwhile_are_judged_as_well(
-    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
-) -> None:
-    publisher.create_topic(name=fresh_pubsub.topic_path)
+def test_subscriptions_that_another_provisioning_created_meanwhile_are_judged_as_well(served_pubsub: Served) -> None:
+    subscriber = served_pubsub.subscriber
+    served_pubsub.publisher.create_topic(name=served_pubsub.settings.topic_path)
 
     def beaten(request: dict[str, Any], **bounds: Any) -> Any:
         subscriber.create_subscription(request={**request, "filter": "attributes:a"}, **bounds)
         raise api.AlreadyExists("beaten")
 
     with pytest.raises(ProvisionRefused, match="has the filter"):
-        provisioned(subscriber=Altered(subscriber, create_subscription=beaten))
+        served_pubsub.provision(subscriber=Altered(subscriber, create_subscription=beaten))
 
 
-def test_nothing_is_created_where_something_is_refused(
-    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
-) -> None:
-    publisher.create_topic(name=fresh_pubsub.topic_path)
-    wrong = {"name": fresh_pubsub.base_path, "topic": fresh_pubsub.topic_path, "filter": "attributes:a"}
+def test_nothing_is_created_where_something_is_refused(served_pubsub: Served) -> None:
+    settings, subscriber = served_pubsub.settings, served_pubsub.subscriber
+    served_pubsub.publisher.create_topic(name=settings.topic_path)
+    wrong = {"name": settings.base_path, "topic": settings.topic_path, "filter": "attributes:a"}
     subscriber.create_subscription(request=wrong)
     with pytest.raises(ProvisionRefused, match="has the filter 'attributes:a'"):
-        provisioned()
+        served_pubsub.provision()
     with pytest.raises(api.NotFound):
-        subscriber.get_subscription(subscription=fresh_pubsub.tracking_path)
+        subscriber.get_subscription(subscription=settings.tracking_path)
 
 
-def test_metadata_only_gives_tracking_a_transform_and_says_that_the_emulator_ignores_it(
-    provisioned: Provision, subscriber: SubscriberClient, fresh_pubsub: PubSubSettings
-) -> None:
-    settings = fresh_pubsub.model_copy(update={"metadata_only": True})
-    report = provisioned(settings=settings)
+def test_metadata_only_gives_tracking_a_transform_and_says_that_the_emulator_ignores_it(served_pubsub: Served) -> None:
+    subscriber, settings = served_pubsub.subscriber, served_pubsub.settings.model_copy(update={"metadata_only": True})
+    report = served_pubsub.provision(settings=settings)
     (transform,) = subscriber.get_subscription(subscription=settings.tracking_path).message_transforms
     assert "attributes" in transform.javascript_udf.code
     base = subscriber.get_subscription(subscription=settings.base_path)
@@ -76,15 +59,14 @@ def test_metadata_only_gives_tracking_a_transform_and_says_that_the_emulator_ign
     assert "the emulator ignores" in report.warnings[0]
 
 
-def test_a_base_backlog_that_is_older_than_tracking_is_reported_with_its_age(
-    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
-) -> None:
-    provisioned()
-    send(publisher, fresh_pubsub, 3)
-    subscriber.delete_subscription(subscription=fresh_pubsub.tracking_path)
+def test_a_base_backlog_that_is_older_than_tracking_is_reported_with_its_age(served_pubsub: Served) -> None:
+    tracking = served_pubsub.settings.tracking_path
+    served_pubsub.provision()
+    served_pubsub.send(3)
+    served_pubsub.subscriber.delete_subscription(subscription=tracking)
     SystemClock().sleep(1.5)
-    report = provisioned()
-    assert report.created == [fresh_pubsub.tracking_path]
+    report = served_pubsub.provision()
+    assert report.created == [tracking]
     (warning,) = report.warnings
     assert "HELD_INCOMPLETE" in warning
     assert "before tracking was created" in warning

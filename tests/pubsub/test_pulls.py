@@ -7,19 +7,16 @@ from threading import current_thread, main_thread
 from typing import Any
 
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1 import SubscriberClient
 
 from tests.clock import until
 from tests.fixtures_emulator import unique_pubsub
-from tests.pubsub.builders import Altered, ids_of, raising, send, subscription_of
+from tests.pubsub.builders import Altered, Served, ids_of, raising, subscription_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
 
 MUCH = 1 << 30
 CLOCK = SystemClock()
@@ -31,17 +28,12 @@ LEASE = timedelta(minutes=10)
 
 
 @pytest.fixture
-def clients(own_pubsub: str) -> Iterator[tuple[SubscriberClient, PublisherClient]]:
-    with subscriber_client(own_pubsub) as subscriber, publisher_client(own_pubsub) as publisher:
-        yield subscriber, publisher
-
-
-@pytest.fixture
-def settings(own_pubsub: str, clients: tuple[SubscriberClient, PublisherClient]) -> PubSubSettings:
+def topic(own_pubsub: str) -> Iterator[Served]:
     """A topic with its two subscriptions, on tidemark's own server."""
-    settings = unique_pubsub(own_pubsub)
-    provision(*clients, settings, Settings().contract, CLOCK, lease=LEASE)
-    return settings
+    with subscriber_client(own_pubsub) as subscriber, publisher_client(own_pubsub) as publisher:
+        topic = Served(subscriber, publisher, unique_pubsub(own_pubsub))
+        topic.provision(lease=LEASE)
+        yield topic
 
 
 def pulled(subscription: PubSubSubscription, seconds: float = 5, count: int = 0) -> list[str]:
@@ -52,46 +44,40 @@ def pulled(subscription: PubSubSubscription, seconds: float = 5, count: int = 0)
     return [*ids_of(batch), *(pulled(subscription, seconds, left) if left > 0 else ())]
 
 
-def test_messages_for_a_closed_forgotten_or_rarely_pulled_subscription_are_given_back(
-    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
-) -> None:
-    closed = subscription_of(clients[0], settings)
-    rare = PubSubSubscription(clients[0], settings.tracking_path, CLOCK, settings, LONG)
-    forgotten = subscription_of(clients[0], settings)
+def test_messages_for_a_closed_forgotten_or_rarely_pulled_subscription_are_given_back(topic: Served) -> None:
+    closed = topic.subscription()
+    rare = PubSubSubscription(topic.subscriber, topic.settings.tracking_path, CLOCK, topic.settings, LONG)
+    forgotten = topic.subscription()
     assert [pulled(one, 0.1) for one in (closed, rare, forgotten)] == [[], [], []]
     del forgotten
-    sent = send(clients[1], settings, 3)
+    sent = topic.send(3)
     CLOCK.sleep(0.5)
     closed.close()
-    for path in (settings.base_path, settings.tracking_path):
-        assert sorted(pulled(subscription_of(clients[0], settings, path), count=3)) == sorted(sent)
+    for path in (topic.settings.base_path, topic.settings.tracking_path):
+        assert sorted(pulled(topic.subscription(path), count=3)) == sorted(sent)
     assert pulled(closed, 0.1) == []  # and it may be used again
 
 
-def test_slow_answers_are_asked_for_several_at_once_on_the_service(
-    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_the_service = settings.model_copy(update={"emulator_host": None})
+def test_slow_answers_of_the_service_are_asked_for_at_once(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_the_service = topic.settings.model_copy(update={"emulator_host": None})
     monkeypatch.setattr(pulls, "PULLS_AT_ONCE", 4)
-    subscription = subscription_of(clients[0], on_the_service)
+    subscription = subscription_of(topic.subscriber, on_the_service)
     assert pulled(subscription, 0.5) == []
     assert subscription._pulls._under_way == 4
     for _ in range(4):
-        send(clients[1], settings, 1)
+        topic.send(1)
     CLOCK.sleep(0.5)
     assert len(pulled(subscription)) == 4
 
 
-def test_more_is_pulled_ahead_while_a_batch_is_processed_and_belongs_to_the_next_one(
-    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_pulled_ahead_of_a_batch_is_of_the_next_one(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulls, "PULL_AT_MOST", 4)
-    sent = send(clients[1], settings, 30)
-    subscription = subscription_of(clients[0], settings, lease=LEASE, pull_wait=PATIENT)
+    sent = topic.send(30)
+    subscription = topic.subscription(lease=LEASE, pull_wait=PATIENT)
     first = subscription.pull(10, MUCH, 60, ahead=15)
     until("it holds them", lambda: subscription._pulls._held >= 15)
     CLOCK.sleep(0.5)  # for one that would go on
-    others = pulled(subscription_of(clients[0], settings), 1, count=5)
+    others = pulled(topic.subscription(), 1, count=5)
     second = pulled(subscription, 1, count=15)
     assert (len(others), len(second)) == (30 - 10 - 15, 15)
     assert sorted([*others, *second, *ids_of(first)]) == sorted(sent)
@@ -111,10 +97,9 @@ def after_creating(subscriber: SubscriberClient, then: Any) -> Any:
     return Altered(subscriber, create_subscription=create)
 
 
-def test_ctrl_c_while_it_is_created_or_pulled_from_leaves_nothing(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
-) -> None:
-    publisher.create_topic(name=fresh_pubsub.topic_path)
+def test_ctrl_c_while_it_is_created_or_pulled_from_leaves_nothing(served_pubsub: Served) -> None:
+    subscriber, settings = served_pubsub.subscriber, served_pubsub.settings
+    served_pubsub.publisher.create_topic(name=settings.topic_path)
 
     class Interrupting(SystemClock):
         looks = 0
@@ -127,9 +112,9 @@ def test_ctrl_c_while_it_is_created_or_pulled_from_leaves_nothing(
 
     interrupted = [
         (after_creating(subscriber, raising(KeyboardInterrupt())), SystemClock()),
-        (after_creating(subscriber, lambda _: send(publisher, fresh_pubsub, 5)), Interrupting()),
+        (after_creating(subscriber, lambda _: served_pubsub.send(5)), Interrupting()),
     ]
     for client, clock in interrupted:
         with pytest.raises(KeyboardInterrupt):
-            sample_messages(client, fresh_pubsub, clock, 100, PATIENT)
-        assert not list(subscriber.list_subscriptions(project=f"projects/{fresh_pubsub.project}"))
+            sample_messages(client, settings, clock, 100, PATIENT)
+        assert not list(subscriber.list_subscriptions(project=f"projects/{settings.project}"))

@@ -54,8 +54,7 @@ class Topic:
     ) -> None:
         project = f"projects/{self.pubsub.project}"
         text = definition if isinstance(definition, str) else json.dumps(definition)
-        schema = types.Schema(type_=kind, definition=text)
-        self.schemas.create_schema(parent=project, schema=schema, schema_id=NAME)
+        self.schemas.create_schema(parent=project, schema=types.Schema(type_=kind, definition=text), schema_id=NAME)
         settings = types.SchemaSettings(schema=self.schema, encoding=encoding)
         self.publisher.create_topic(request=types.Topic(name=self.pubsub.topic_path, schema_settings=settings))
         self.subscriber.create_subscription(name=self.pubsub.base_path, topic=self.pubsub.topic_path)
@@ -99,8 +98,7 @@ def topic(recorder: Recorder, denying: Denying) -> Iterator[Topic]:
 
 
 def landed(topic: Topic, message: MessageSettings, messages: Sequence[Any]) -> Judged:
-    reader = reader_of(message.contract_from(FIRST), topic.pubsub)
-    return judged(messages, reader, None)
+    return judged(messages, reader_of(message.contract_from(FIRST), topic.pubsub), None)
 
 
 def without_temp() -> dict[str, Any]:
@@ -118,8 +116,7 @@ def test_revisions_change_in_mid_stream_and_are_listed_once(topic: Topic, record
     assert batch.heartbeats["stream_id"].to_pylist() == ["d1", "d1", "d2"]
     assert batch.heartbeats["temp"].to_pylist() == [None, 21.5, 21.5]
     assert batch.heartbeats["event_time"].to_pylist() == [BEAT["at"]] * 3
-    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
-    oldest = histogram_of(messages, reader).oldest_event_us
+    oldest = histogram_of(messages, reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)).oldest_event_us
     assert from_us(oldest) == min(BEAT["at"], *(message.publish_time.ToDatetime(UTC) for message in messages))
     asked = listed(recorder)
     assert len(asked) == 2  # landing and tracking, each once for all revisions

@@ -116,8 +116,7 @@ def dear(budget: int = 10_000_000) -> House:
     house.subscribed[BASE].age = seconds(3600)
     house.clock.advance(LONGEST)
     house.pulled(LONGEST)
-    reading = house.tick(reaches_back=None)
-    assert reading.next_within == LONGEST
+    assert house.tick(reaches_back=None).next_within == LONGEST
     assert house.read(BASE, "landing") is not None  # the first one since the process began
     return house
 
@@ -167,8 +166,7 @@ def test_where_a_reading_is_put_off_or_dear_monitoring_stands_in() -> None:
     house.monitoring = Subscribed(house.clock)
     house.monitoring.source = "monitoring"
     for _ in range(LONGEST // TICK + 10):
-        reading = house.tick(reaches_back=None)
-        assert reading.source == "monitoring"
+        assert house.tick(reaches_back=None).source == "monitoring"
     assert len(house.subscribed[BASE].readings) == taken
 
 

@@ -3,19 +3,16 @@
 from datetime import timedelta
 
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.fixtures_emulator import QUICK_LEASE
 from tests.official_emulator import HOST, free_port
-from tests.pubsub.builders import ids_of, send, subscription_of
+from tests.pubsub.builders import Served, ids_of, subscription_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub import subscription as module
 from tidemark.pipeline.pubsub.connection import subscriber_client
-from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 MUCH = 1 << 30
@@ -24,10 +21,10 @@ PULL = 100
 
 
 @pytest.fixture
-def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings) -> PubSubSettings:
+def topic(served_pubsub: Served) -> Served:
     """A topic with its two subscriptions."""
-    provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock(), lease=QUICK_LEASE)
-    return fresh_pubsub
+    served_pubsub.provision(lease=QUICK_LEASE)
+    return served_pubsub
 
 
 def drained(subscription: PubSubSubscription) -> list[str]:
@@ -39,12 +36,10 @@ def drained(subscription: PubSubSubscription) -> list[str]:
     return ids
 
 
-def test_a_pull_ends_with_the_answer_that_reaches_its_bytes(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pull_ends_with_the_answer_that_reaches_its_bytes(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulls, "PULL_AT_MOST", PULL)
-    send(publisher, settings, 1_000, size=1_000)
-    batch = subscription_of(subscriber, settings).pull(1_000, 250_000, 5)
+    topic.send(1_000, size=1_000)
+    batch = topic.subscription().pull(1_000, 250_000, 5)
     assert 250_000 <= batch.size_bytes < 250_000 + PULL * 1_500
     assert len(batch) == 3 * PULL
 
@@ -60,24 +55,20 @@ class TickingClock(SystemClock):
         return self._seconds
 
 
-def test_a_pull_ends_when_its_seconds_are_over_or_a_third_of_the_ack_deadline_is(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pull_ends_with_its_time_or_a_third_of_the_deadline(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulls, "PULL_AT_MOST", PULL)
-    send(publisher, settings, 1_000)
-    short = subscription_of(subscriber, settings, clock=TickingClock()).pull(1_000, MUCH, 2.5)
+    topic.send(1_000)
+    short = topic.subscription(clock=TickingClock()).pull(1_000, MUCH, 2.5)
     assert len(short) <= 2 * PULL
-    by_deadline = subscription_of(subscriber, settings, clock=TickingClock()).pull(1_000, MUCH, 60)
+    by_deadline = topic.subscription(clock=TickingClock()).pull(1_000, MUCH, 60)
     assert len(by_deadline) <= 3 * PULL
 
 
-def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
-) -> None:
+def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(topic: Served) -> None:
     lease, clock = timedelta(seconds=3), SystemClock()
-    sent = send(publisher, settings, 50)
-    slow = subscription_of(subscriber, settings, lease=lease)
-    forgotten = subscription_of(subscriber, settings, settings.tracking_path, lease=lease)
+    sent = topic.send(50)
+    slow = topic.subscription(lease=lease)
+    forgotten = topic.subscription(topic.settings.tracking_path, lease=lease)
     batch = slow.pull(1_000, MUCH, 5)
     assert len(forgotten.pull(1_000, MUCH, 5)) == 50
     clock.sleep(lease.total_seconds() / 2)  # each is extended once
@@ -89,30 +80,29 @@ def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
     assert sorted(drained(forgotten)) == sorted(sent)
 
 
-def test_a_bogus_ack_id_fails_with_its_chunk_and_the_other_chunks_are_acknowledged(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bogus_ack_id_fails_with_its_chunk_and_with_no_other(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.IDS_PER_CALL * 500 < 512 << 10, "the service's ids have had more than 210 bytes"
     monkeypatch.setattr(module, "IDS_PER_CALL", 10)
-    send(publisher, settings, 30)
-    subscription = subscription_of(subscriber, settings)
+    topic.send(30)
+    subscription = topic.subscription()
     batch = subscription.pull(30, MUCH, 5)
     ack_ids = [*batch.ack_ids]
     ack_ids[10] = "bogus"
     outcome = subscription.acknowledge(ack_ids)
     assert (outcome.count, outcome.failed) == (20, 10)
     assert "bogus" in outcome.problems[0]
-    subscriber.modify_ack_deadline(subscription=settings.base_path, ack_ids=batch.ack_ids, ack_deadline_seconds=0)
+    path = topic.settings.base_path
+    topic.subscriber.modify_ack_deadline(subscription=path, ack_ids=batch.ack_ids, ack_deadline_seconds=0)
     again = drained(subscription)
     assert ids_of(batch)[10] in again
     assert set(again) <= {*ids_of(batch)[10:20]}
 
 
-def test_a_missing_subscription_says_how_to_get_it(subscriber: SubscriberClient, fresh_pubsub: PubSubSettings) -> None:
-    subscription = subscription_of(subscriber, fresh_pubsub)
+def test_a_missing_subscription_says_how_to_get_it(served_pubsub: Served) -> None:
+    subscription = served_pubsub.subscription()
     with pytest.raises(SubscriptionMissing, match="tidemark provision"):
         subscription.pull(10, MUCH, 5)
-    with pytest.raises(SubscriptionMissing, match=fresh_pubsub.base_path):
+    with pytest.raises(SubscriptionMissing, match=served_pubsub.settings.base_path):
         subscription.acknowledge(["some:1"])
 
 

@@ -41,7 +41,6 @@ class History:
             return
         append_beats(self.lake.heartbeats(), columns_of(beats))
         version = version_of(self.lake.heartbeats())
-        assert version is not None
         self.landed += [(version, beat) for beat in beats]
 
     def start(self, first: int, last: int) -> UnderWay:

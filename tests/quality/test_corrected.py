@@ -308,7 +308,6 @@ def test_a_silent_lake_leaves_the_corrections_to_the_next_look(place: Place, mon
 
 def lose_commits(place: Place, *versions: int) -> None:
     """As housekeeping leaves a log: a checkpoint, and commits before it are gone."""
-    table = place.lake.diffs().table.current()
-    table.create_checkpoint()
+    place.lake.diffs().table.current().create_checkpoint()
     for version in (0, *versions):
         (place.folder / HEARTBEAT_DIFFS / "_delta_log" / f"{version:020d}.json").unlink()

@@ -182,9 +182,7 @@ class Home:
         return TickNotes(self.settings, self.clock)
 
     def said(self) -> Running:
-        said = read_running(self.settings)
-        assert said is not None
-        return said
+        return read_running(self.settings)
 
     def now(self, decided: float | None, noted: list[FailedTick] | None = None, seconds: float = 0) -> TicksNow:
         decided_at = None if decided is None else at(decided)
@@ -244,9 +242,7 @@ def test_the_longest_hostile_reasons_of_all_sensors_fit(home: Home) -> None:
     assert home.file.path.stat().st_size == SLOT * SLOTS
 
 
-def test_without_room_for_the_file_ticks_go_on_and_with_it_the_file_is_written_in_place(
-    home: Home, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ticks_go_on_without_room_for_the_file_and_with_it(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     notes = home.notes()
     with files_end_at(SLOT):
         for _ in range(3):

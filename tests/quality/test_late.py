@@ -24,9 +24,7 @@ LANDED = st.lists(
 
 @settings(bounded, max_examples=12)
 @given(steps=st.lists(st.one_of(LANDED, st.just("compact")), max_size=8))
-def test_kept_up_step_by_step_each_is_counted_once_unless_any_copy_landed_in_time(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
-) -> None:
+def test_each_counts_once_unless_a_copy_was_in_time(tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -> None:
     lake = lake_in(tmp_path_factory.mktemp("late"))
     late = LateHeartbeats(lake.heartbeats(), WINDOWING)
     landed = list[Beat]()

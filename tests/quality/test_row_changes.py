@@ -80,9 +80,7 @@ def expected(old: Sequence[Row], new: Sequence[Row], key: Sequence[str]) -> Coun
 
 @pytest.mark.parametrize("key", [(), ("stream",), ("window", "stream", "at"), ("window",)])
 @given(old=ROWS, new=ROWS)
-def test_the_changes_are_those_that_a_loop_finds_and_turn_the_old_rows_into_the_new(
-    old: list[Row], new: list[Row], key: tuple[str, ...]
-) -> None:
+def test_changes_are_a_loop_s_and_make_new_rows_of_old(old: list[Row], new: list[Row], key: tuple[str, ...]) -> None:
     found = changes(old, new, key)
     assert Counter(found) == expected(old, new, key)
     rows = Counter(map(as_json, old))

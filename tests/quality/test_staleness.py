@@ -84,9 +84,7 @@ def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.lists(steps, max_size=25), st.booleans(), st.booleans())
 @example([*LATER, ("vacuum", None)], False, False)
 @example([*LATER, ("step", None)], True, True)
-def test_missed_and_stale_windows_equal_those_of_the_whole_history_also_in_short_steps(
-    steps: list[tuple[str, object]], is_short: bool, is_cut: bool
-) -> None:
+def test_missed_and_stale_equal_a_whole_history(steps: list[tuple[str, object]], is_short: bool, is_cut: bool) -> None:
     """At the end of a history that `is_cut`, what compaction replaced is gone before it was checked."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for module, name in BOUNDS if is_short else ():
@@ -166,9 +164,7 @@ def test_while_nothing_lands_late_no_file_of_rows_is_opened(history: History, mo
         staleness.check()
 
 
-def test_a_check_remembers_the_runs_of_windows_as_they_are_and_ends_also_in_short_steps(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_ends_in_short_steps_and_knows_current_runs(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.pipeline.quality.staleness.MANIFESTS_AT_ONCE", 1)
     staleness, steps = history.staleness(), iter(range(20))
     for number in range(4):
@@ -205,9 +201,8 @@ def test_an_hour_with_a_damaged_or_missing_file_is_unknown_until_its_repair(hist
 
 def compute_at(history: History, second: float) -> str:
     """The key of the window that contains this moment, which a run has computed."""
-    window, version = WINDOWING.containing(at(second)), version_of(history.lake.heartbeats())
-    assert version is not None
-    put(history.lake.diffs(), f"at-{second}", [window.key], version)
+    window = WINDOWING.containing(at(second))
+    put(history.lake.diffs(), f"at-{second}", [window.key], version_of(history.lake.heartbeats()))
     return window.key
 
 
@@ -250,12 +245,10 @@ def test_a_file_from_which_somebody_deleted_rows_is_read_as_any_other(history: H
     history.land([Beat("a", 10), Beat("b", 20)])
     history.compute(0, 2)
     history.land([Beat("c", 30), Beat("secret", 40)])
-    landed = history.lake.heartbeats().in_place()
-    landed.delete("stream_id = 'secret'")
+    history.lake.heartbeats().in_place().delete("stream_id = 'secret'")
     missed = history.staleness().check()
     assert (missed.by_stream["c"], missed.damaged) == (1, {})
-    computed = history.lake.diffs().table.current()
-    computed.delete("stream_id = 'b'")
+    history.lake.diffs().table.current().delete("stream_id = 'b'")
     assert streams_in(history.lake.diffs(), [WINDOWS[0].key]) == {WINDOWS[0].key: 1}
 
 

@@ -28,7 +28,6 @@ def test_a_signal_ends_a_process_whose_handlers_and_threads_go_on(number: signal
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as a shell starts a command in the background
     with subprocess.Popen([*ignoring, *program], stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             process.send_signal(number)
             assert process.wait(SECONDS) == 0

@@ -56,7 +56,6 @@ class Place:
 
     def owner(self) -> Owner:
         owner, _ = self.notes.found(OWNER.key)
-        assert owner is not None
         return owner
 
     def decide(self, ahead: float = 0.0) -> None:
@@ -244,8 +243,7 @@ def test_an_up_that_ends_says_so_and_only_of_itself(place: Place, tmp_path: Path
     place.process(up=tmp_path / "two").end()
     assert place.owner().ended is None, "that one is not in its folder"
     first.end()
-    ended = place.owner()
-    assert ended.ended == place.clock.now()
+    assert place.owner().ended == place.clock.now()
     place.process("orders").state()
     first.end()
     assert place.owner().ended is None, "another pipeline owns the lake by now"

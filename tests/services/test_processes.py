@@ -104,9 +104,7 @@ def test_a_service_that_keeps_ending_is_a_failure(house: House, monkeypatch: pyt
         ends_and_is_started_again()
 
 
-def test_a_log_that_grew_too_large_loses_its_older_half_while_its_service_goes_on(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_loses_its_older_half_while_its_service_goes_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "LOG_BYTES", 1000)
     log, begun = house.supervisor.log_file("chatty"), "a line\n" * 20
     log.parent.mkdir(parents=True)

@@ -35,8 +35,7 @@ def settings_for(choice: str) -> Settings:
 
 def topics(settings: Settings) -> list[str]:
     with publisher_client(settings.pubsub.emulator_host) as client:
-        found = client.list_topics(project=f"projects/{settings.pubsub.project}", timeout=10)
-        return [topic.name for topic in found]
+        return [topic.name for topic in client.list_topics(project=f"projects/{settings.pubsub.project}", timeout=10)]
 
 
 def sockets_hidden(process: psutil.Process) -> None:
@@ -96,7 +95,7 @@ def test_the_daemon_starts_once_spark_answers(started: House, monkeypatch: pytes
         ("0.0.0.0:9464", ("0.0.0.0", 9464), False),  # noqa: S104 (nothing listens)
     ],
 )
-def test_the_code_server_that_up_starts_listens_and_shows_the_page_on_loopback_alone(
+def test_the_code_server_shows_the_page_on_loopback_alone(
     tmp_path: Path, listen: str | None, address: tuple[str, int], has_page: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = Settings(metrics=MetricsSettings(listen=listen))

@@ -57,12 +57,10 @@ class Up:
     def start(self, how: str = "") -> int:
         command = [sys.executable, "-c", UP, str(self.settings.dagster.state_folder), how]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"started\n"
         return self.process.pid
 
     def kill(self) -> None:
-        assert self.process is not None
         self.process.kill()
         self.process.wait()
 
@@ -77,7 +75,6 @@ def up(tmp_path: Path) -> Iterator[Up]:
     yield up
     if up.process is not None:
         up.kill()
-        assert up.process.stdout is not None
         up.process.stdout.close()
     for one in noted_in(up.settings.dagster.state_folder).alive().values():
         psutil.Process(one.process).kill()
@@ -146,7 +143,6 @@ def test_one_that_does_not_end_is_said_with_what_to_do(up: Up, monkeypatch: pyte
         up.stop()
     assert "still running: Spark Connect" in up.said[1]
     assert is_alive(pid)
-    assert up.process is not None
     up.process.send_signal(signal.SIGTERM)
     until("it has ended", lambda: not is_alive(pid))
 

@@ -77,7 +77,6 @@ def test_what_an_ended_process_said_stands_until_another_one_ticks(terminal: Ter
     file = terminal.home.file
     terminal.notes.failed("landing", LakeFull("no space"), None)
     earlier = file.read()
-    assert earlier is not None
     file.write(ended(earlier))
     assert terminal.new() == []  # of an earlier start
     terminal.notes.failed("landing", LakeFull("no space"), None)
@@ -100,9 +99,7 @@ def test_a_settings_file_that_changes_is_said_and_that_it_is_as_before(terminal:
     assert terminal.new(1) == ["resolved after 2s: the settings file had changed"]
 
 
-def test_runs_that_fail_are_seen_in_the_lake_and_stand_while_it_does_not_answer(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_runs_of_the_lake_stand_while_it_is_silent(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = terminal.home.settings
     failed = Lake(settings.lake, settings.message.kinds, terminal.clock).failed_runs()
     with pytest.raises(SparkUnreachable), failed.noting("run", [("2026-11-21T05-20Z",) * 2], terminal.clock):

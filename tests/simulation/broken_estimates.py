@@ -51,6 +51,7 @@ ZERO = timedelta(0)
 STATE = "tidemark.pipeline.watermark.state"
 HISTOGRAM = "tidemark.pipeline.watermark.histogram.Histogram"
 FAR_AHEAD = datetime(2200, 1, 1, tzinfo=UTC)
+Followed = EffectiveReading | None
 
 original_follow = readings.follow
 original_advance = estimator.advance
@@ -58,9 +59,7 @@ original_frontier_before, original_valid_before = Histogram.frontier_before, His
 
 
 @plant("the newest reading, not the largest", f"{STATE}.follow", 5)
-def follow_the_newest(
-    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
-) -> EffectiveReading | None:
+def follow_the_newest(previous: Followed, reading: Reading | None, tolerance: timedelta) -> Followed:
     followed = original_follow(previous, reading, tolerance)
     if followed is None or reading is None or followed.newest is not reading:
         return followed
@@ -73,16 +72,12 @@ def follow_the_newest(
 
 
 @plant("a seek is a reading like any other", f"{STATE}.follow", 1)
-def follow_without_seeks(
-    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
-) -> EffectiveReading | None:
+def follow_without_seeks(previous: Followed, reading: Reading | None, tolerance: timedelta) -> Followed:
     return original_follow(previous, reading, timedelta(days=10_000))
 
 
 @plant("a reading from before a seek counts", f"{STATE}.follow", 468, sought)
-def follow_from_before_the_epoch(
-    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
-) -> EffectiveReading | None:
+def follow_from_before_the_epoch(previous: Followed, reading: Reading | None, tolerance: timedelta) -> Followed:
     """What was observed before a seek counts after it."""
     ever = None if previous is None else replace(previous, epoch_began=LONG_AGO)
     followed = original_follow(ever, reading, tolerance)
@@ -92,9 +87,7 @@ def follow_from_before_the_epoch(
 
 
 @plant("a reading that comes late is a seek", f"{STATE}.follow", 5)
-def follow_in_order_of_arrival(
-    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
-) -> EffectiveReading | None:
+def follow_in_order_of_arrival(previous: Followed, reading: Reading | None, tolerance: timedelta) -> Followed:
     """What was observed before, and comes later, is taken for a seek."""
     if previous is not None and reading is not None and reading.observed_at >= previous.epoch_began:
         previous = replace(previous, newest=replace(previous.newest, observed_at=LONG_AGO))
@@ -102,9 +95,7 @@ def follow_in_order_of_arrival(
 
 
 @plant("seen again is not noticed", f"{STATE}.follow")
-def follow_without_looking_again(
-    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
-) -> EffectiveReading | None:
+def follow_without_looking_again(previous: Followed, reading: Reading | None, tolerance: timedelta) -> Followed:
     """The same reading, observed later, is as old as it was."""
     followed = original_follow(previous, reading, tolerance)
     if previous is None or followed is None or followed.oldest_unacked != previous.oldest_unacked:
@@ -146,7 +137,6 @@ def frontier_without_need_of_one(s: Situation) -> Verdict:
 
 @plant("the frontier alone", bound, 0, by_frontier)
 def frontier_alone(s: Situation) -> Verdict:
-    assert s.base is not None
     return bound(replace(s, base=replace(s.base, oldest_unacked=FAR_AHEAD)))
 
 
@@ -242,9 +232,7 @@ def reachable_without_slack(histogram: Histogram, base: Any, tracking: Any, poli
 
 
 @plant("pruned without an anchor", f"{STATE}.reachable_from", 4)
-def reachable_without_the_anchor(
-    _histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy
-) -> int:
+def reachable_without_the_anchor(_histogram: Histogram, base: Any, tracking: Any, policy: Policy) -> int:
     edge = tracking.oldest_unacked - policy.reading_slack - policy.band
     return bucket_of(min(base.oldest_unacked - policy.base_slack, edge))
 

@@ -286,8 +286,7 @@ def never_overtaken(_log: TrackingLog, _number: int) -> bool:
 
 @plant("a restart forgets the histogram", "log._restored")
 def restored_without_cells(log: TrackingLog) -> WatermarkState:
-    whole = original_restored(log)
-    return replace(whole, histogram=Histogram.empty())
+    return replace(original_restored(log), histogram=Histogram.empty())
 
 
 @plant("an empty log is a new one", "log._is_overtaken", 135, packed)

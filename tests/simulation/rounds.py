@@ -75,7 +75,6 @@ class PlayedRounds:
 
     def __init__(self, world: "Simulation") -> None:
         plan, policy = world.plan.rounds, world.policy
-        assert plan is not None
         self.plan = plan
         message = MessageSettings()
         if world.plan.payloads is not None:

@@ -55,11 +55,9 @@ class Beat:
 def table(beats: Iterable[Beat]) -> pl.DataFrame:
     """The beats as a task reads them, in the order given."""
     schema = columns_read(FIELDS)
-    made = pl.DataFrame(
+    return pl.DataFrame(
         pa.Table.from_pylist([dict(zip(schema.names, one.row(), strict=True)) for one in beats], schema)
     )
-    assert isinstance(made, pl.DataFrame)
-    return made
 
 
 def columns_of(beats: Sequence[tuple[str, float]], **fields: Sequence[Any]) -> dict[str, Sequence[Any]]:

@@ -28,8 +28,7 @@ def world(
 def spark() -> Iterator[SparkSession]:
     set_java_home()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are the path's python3
-    settings = Settings(spark=classic("local[2,6]"))
-    session = SparkSession.builder.config(map={**session_config(settings)}).getOrCreate()
+    session = SparkSession.builder.config(map={**session_config(Settings(spark=classic("local[2,6]")))}).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -96,6 +96,4 @@ def read_available(
         .start()
     )
     query.awaitTermination()
-    progress = query.lastProgress
-    assert progress is not None
-    return dict(progress)
+    return dict(query.lastProgress)

@@ -162,7 +162,6 @@ def tracked(settings: Settings) -> int:
 def read_and_die(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What the readers run, killed once at each step that is ordained for the lake."""
     write, deaths_of, given = NewFiles.write, share.settings.lake.folder, list(numbers)
-    assert deaths_of is not None
     sides = {share.sides[number] for batch in given for number in batch["id"].to_pylist()}
 
     def dying_write(files: NewFiles, rows: pa.Table) -> list[NewFile]:

@@ -59,8 +59,7 @@ def answers_of(client: Client) -> list[dict[str, Any]]:
     finally:
         client.kill()
     assert client.returncode == 0, problems[-5000:]
-    answers: list[dict[str, Any]] = json.loads(said)
-    return answers
+    return json.loads(said)
 
 
 def until(client: Client, what: str, reached: Callable[[], bool]) -> None:
@@ -139,9 +138,7 @@ def rows_here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize("place", ["classic", "connect"], indirect=True)
-def test_without_the_archive_everything_is_refused_before_anything_is_pulled_or_visible(
-    place: Place, world: PubSubWorld, tmp_path: Path
-) -> None:
+def test_without_the_archive_all_is_refused_before_a_pull(place: Place, world: PubSubWorld, tmp_path: Path) -> None:
     world.publish(100)
     house = house_with_beats(tmp_path / "windows")
     pubsub = world.settings.model_dump(mode="json")
@@ -187,9 +184,7 @@ def test_rounds_land_everything_although_driver_and_worker_are_killed(place: Pla
     assert world.is_quiet(is_tracked=True)
 
 
-def test_windows_have_the_rows_of_this_machine_although_a_worker_is_killed(
-    place: Place, rows_here: bytes, world: PubSubWorld, tmp_path: Path
-) -> None:
+def test_rows_are_right_if_a_worker_dies(place: Place, rows_here: bytes, world: PubSubWorld, tmp_path: Path) -> None:
     there = house_with_beats(tmp_path / "windows")
     world.publish(2000)
     options = world.options(maxMessages="500", batchMessages="250", readers="2")
@@ -216,9 +211,7 @@ def test_windows_have_the_rows_of_this_machine_although_a_worker_is_killed(
 
 
 @pytest.mark.gcs
-def test_an_archive_in_a_bucket_comes_by_sparks_connector_and_its_absence_is_said(
-    archive: Path, lake_apart: LakeSettings, tmp_path: Path
-) -> None:
+def test_an_archive_in_a_bucket_comes_by_the_connector(archive: Path, lake_apart: LakeSettings, tmp_path: Path) -> None:
     bucket = lake_apart.uri.split("/")[2]
     client = StorageClient("any", AnonymousCredentials(), client_options={"api_endpoint": lake_apart.endpoint})
     client.bucket(bucket).blob(archive.name).upload_from_filename(str(archive), timeout=300)

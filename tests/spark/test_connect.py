@@ -69,9 +69,7 @@ def test_a_client_with_another_token_is_refused(server: Server) -> None:
     assert "UNAUTHENTICATED" in answer.stderr or "Invalid authentication token" in answer.stderr
 
 
-def test_every_process_finds_the_same_session_until_it_is_closed_and_gets_the_classic_rows(
-    server: Server, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_each_process_finds_one_session_and_classic_rows(server: Server, spark: SparkSession, tmp_path: Path) -> None:
     before = daemons_of(server[1])
     here, there = House(tmp_path / "here", spark), House(tmp_path / "there", spark)
     for house in (here, there):

@@ -78,9 +78,7 @@ def test_the_archive_has_tidemark_and_its_needs_and_neither_settings_nor_where_i
 
 
 @pytest.mark.parametrize(("field", "other"), [("python", "3.6"), ("machine", "plan9-mips")])
-def test_an_archive_for_another_python_or_machine_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str, other: str
-) -> None:
+def test_a_foreign_archive_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str, other: str) -> None:
     monkeypatch.setattr(executor_archive, "distributions", dict)
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(executor_archive, "own_manifest", lambda: replace(own_manifest(), **{field: other}))
@@ -103,9 +101,7 @@ def test_a_file_that_is_missing_or_was_not_packed_is_refused(tmp_path: Path) -> 
     check_archive({ARCHIVE: "gs://bucket/executors.tar.gz"})  # nobody here reads it
 
 
-def test_the_command_says_what_it_packed_and_refuses_a_name_that_spark_would_not_unpack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_packs_what_spark_unpacks_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor_archive, "distributions", dict)
     said = said_here(tmp_path, ("provision", "--executors", "executors.tar.gz"), {})
     assert 'executor_environment = "executors.tar.gz"' in said.out, said.err

@@ -44,9 +44,7 @@ def test_a_run_in_a_process_of_others_leaves_their_session_as_it_is(spark: Spark
 
 
 @pytest.mark.skipif(not HAS_IT, reason="the source asks for a newer PySpark")
-def test_both_names_read_it_and_where_spark_has_that_name_itself_the_other_one_does(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_either_name_reads_it_where_spark_has_one_itself(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     tidemark.spark.register(spark)
     for name in ("pubsub", "tidemark"):
         assert "stream_id" in spark.read.format(name).options(**PROBE).load().columns

@@ -96,9 +96,7 @@ def test_readers_killed_at_any_step_lose_and_show_nothing_early(spark: SparkSess
 
 
 @pytest.mark.slow
-def test_a_round_that_hangs_is_interrupted_and_its_messages_come_again(
-    spark: SparkSession, world: PubSubWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_round_is_given_up(spark: SparkSession, world: PubSubWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(world.settings, str(world.lake), readers=2)
     world.publish(500)
     with monkeypatch.context() as impatient:

@@ -153,9 +153,7 @@ class Counting:
 
 
 @pytest.mark.parametrize(("settings", "made"), [([*range(1, 10)], 9), ([1] * 9, 1)], ids=["others", "the same"])
-def test_nine_runs_in_one_worker_keep_the_connections_of_at_most_two(
-    monkeypatch: pytest.MonkeyPatch, settings: Sequence[int], made: int
-) -> None:
+def test_a_worker_keeps_few_connections(monkeypatch: pytest.MonkeyPatch, settings: Sequence[int], made: int) -> None:
     monkeypatch.setattr(module, "Reader", Counting)
     monkeypatch.setattr(Counting, "made", 0)
     numbers = pa.RecordBatch.from_pydict({"id": [0, 1]})

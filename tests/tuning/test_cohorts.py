@@ -50,7 +50,6 @@ def region_of(trace: MemoryTrace, *names: str | None) -> list[str | None]:
 
 def figures(report: TuningReport | None) -> dict[str, Any]:
     """What a report says of both rules without a further quantile, but for the streams, which a part does not have."""
-    assert report is not None
     facts = facts_of(report)
     kept = ("messages", "rejected", "published_from", "published_until", "ticks", "present", "disorder_seconds")
     tried = [each for each in facts["outcomes"] if not each["quantile"]]

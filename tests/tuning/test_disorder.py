@@ -25,9 +25,7 @@ def trace_of(messages: Sequence[Times]) -> MemoryTrace:
 
 
 def measured(trace: MemoryTrace, band: timedelta = BAND, worst: int = 10) -> Disorder:
-    disorder = disorder_of(trace, band, worst)
-    assert disorder is not None
-    return disorder
+    return disorder_of(trace, band, worst)
 
 
 @given(st.lists(st.tuples(tenths, tenths), min_size=1, max_size=40))

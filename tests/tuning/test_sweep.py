@@ -108,7 +108,6 @@ def test_the_band_that_is_enough_is_found_to_the_second_and_none_above_it_is_wor
     tuning = tuned(LATE)
     for recommendation in tuning.recommendations:
         enough = recommendation.outcome
-        assert enough is not None
         outcomes = tuning.of(recommendation.variant)
         assert all(each.late_share <= recommendation.target for each in outcomes if each.band >= enough.band)
         below = [each for each in outcomes if each.band < enough.band]
@@ -124,8 +123,7 @@ def test_a_band_that_happens_to_do_well_below_one_that_does_not_is_not_enough() 
     from tidemark.pipeline.tuning.sweep import _enough
 
     outcomes = [outcome(band, late) for band, late in ((1, 9), (2, 0), (3, 1), (4, 0), (5, 0))]
-    enough = _enough(outcomes, 0.0)
-    assert enough.band == seconds(4)
+    assert _enough(outcomes, 0.0).band == seconds(4)
 
 
 def test_no_band_is_enough_where_none_gave_a_watermark_although_nothing_is_late() -> None:

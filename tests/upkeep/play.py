@@ -240,8 +240,7 @@ class Play:
         self._hour += hours
         self.clock.advance(hours * HOUR)
         lake = self.lake()
-        heartbeats = lake.heartbeats()
-        files = NewFiles(heartbeats, self.clock)
+        files = NewFiles(lake.heartbeats(), self.clock)
         files.add(files.write(_as_rows(rows)), {SAYS: name})
         decision = Decision(at=self.clock.now(), watermark=end - BEHIND, reason=Reason.ADVANCED)
         lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))

@@ -91,9 +91,7 @@ def test_a_damaged_file_fails_last_and_no_disk_is_filled(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("is_of_many_parts", [False, True])
-def test_a_large_partition_becomes_files_of_the_target_size_sorted_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_of_many_parts: bool
-) -> None:
+def test_large_partitions_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_of_many_parts: bool) -> None:
     house = House(tmp_path)
     rows, before = house.rows(), house.files(HEARTBEATS)
     if is_of_many_parts:
@@ -151,11 +149,9 @@ def keep_in(bucket: LakeSettings) -> None:
     ((_, did),) = compact(table, EVERY, "event_time")
     assert (did["files"], did["files_after"]) == (MANY, 1)
     assert trim(table, NOTHING)["files"] == MANY
-    current = lake.table(HEARTBEATS).in_place()
-    assert current.to_pyarrow_table().num_rows == 2 * MANY
+    assert lake.table(HEARTBEATS).in_place().to_pyarrow_table().num_rows == 2 * MANY
     assert drop_partitions(table, "2026-11-22T00Z")["rows"] == 2 * MANY
-    settings = Settings(lake=bucket)
-    chores = list(Housekeeper(settings, ManualClock(at(LONG_AGO))).chores())
+    chores = list(Housekeeper(Settings(lake=bucket), ManualClock(at(LONG_AGO))).chores())
     assert [chore.failed for chore in chores if chore.failed] == []
     kept = lake.kept_windows(WINDOWING, LOOKBACK)
     kept.raise_to(WINDOWS[1])
@@ -173,8 +169,7 @@ def test_a_reader_of_an_earlier_version_reads_on_until_that_is_no_longer_kept(tm
     assert list(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
     trim(house.lake.table(HEARTBEATS), DAY)
     assert reader.to_pyarrow_table().num_rows == rows
-    removed = trim(house.lake.table(HEARTBEATS), NOTHING)
-    assert removed["files"] == 15
+    assert trim(house.lake.table(HEARTBEATS), NOTHING)["files"] == 15
     with pytest.raises(FileNotFoundError):
         reader.to_pyarrow_table()
     assert len(house.rows()) == rows
@@ -212,8 +207,7 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     before = set(house.files(HEARTBEAT_DIFFS))
     chores = house.tidy(windows="1d")
     assert [chore.failed for chore in chores if chore.failed] == []
-    waits = of(chores, "retention", "windows")
-    assert not waits[0].is_idle
+    assert not of(chores, "retention", "windows")[0].is_idle
     kept = house.lake.kept_windows(WINDOWING, LOOKBACK)
     assert kept.since() == at(180)
     assert set(house.lake.diffs().computed()) == {window.key for window in WINDOWS[3:]}
@@ -257,8 +251,7 @@ def around_a_day(house: House, day: Window, tidy: Callable[[], list[Chore]]) -> 
     for after, is_there in ((10 * MINUTE, True), (DAY - MINUTE, True), (DAY + 10 * MINUTE, False)):
         house.decide((day.end + after - START).total_seconds())
         assert not [chore for chore in tidy() if chore.failed]
-        since = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
-        assert (since <= day.start) is is_there
+        assert (house.lake.kept_windows(WINDOWING, LOOKBACK).since() <= day.start) is is_there
         yield is_there
 
 
@@ -305,8 +298,7 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
     house = House(tmp_path)
     house.decide((DAY + 2 * HOUR).total_seconds())
     rows = house.rows()
-    chores = house.tidy(heartbeats="1d", windows="1d")
-    (waits,) = of(chores, "retention", "windows")
+    (waits,) = of(house.tidy(heartbeats="1d", windows="1d"), "retention", "windows")
     assert waits.is_idle
     assert "must be computed first" in waits.says
     assert house.rows() == rows

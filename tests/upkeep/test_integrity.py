@@ -42,8 +42,7 @@ class House(house_of.House):
         return sorted(self.folder / "heartbeat_diffs" / path for path in paths)
 
     def landed_files(self) -> list[Path]:
-        table = self.lake.heartbeats().in_place()
-        return [Path(uri) for uri in table.file_uris()]
+        return [Path(uri) for uri in self.lake.heartbeats().in_place().file_uris()]
 
     def run_of(self, window: int) -> str:
         (run,) = self.lake.diffs().runs([WINDOWS[window].key]).values()
@@ -248,9 +247,7 @@ def noted(house: House, entries: int) -> Note:
     log = house.lake.tracking_log()
     for number in range(entries):
         log.append(Snapshot(published([(1000 + number, 1000 + number)])))
-    newest = LogWitness(house.lake.objects()).newest()
-    assert newest is not None
-    return newest
+    return LogWitness(house.lake.objects()).newest()
 
 
 def cut(house: House, after: int) -> None:
@@ -289,8 +286,7 @@ def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(house
     (no_parquet,), (file,) = house.files(2), house.files(3)
     no_parquet.write_bytes(no_parquet.read_bytes()[:-8] + bytes(8))
     size = file.stat().st_size
-    rows = pq.ParquetFile(file).read()
-    pq.write_table(rows.slice(0, 1), file)
+    pq.write_table(pq.ParquetFile(file).read().slice(0, 1), file)
     with file.open("rb") as short:
         content = short.read()
     padding = size - len(content)
@@ -298,6 +294,5 @@ def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(house
     (first,), (second,) = (one.reasons for one in house.look().broken)
     assert first.startswith(f"{no_parquet}: it cannot be read: ")
     assert second == f"{file}: it has 1 row, but should have 2"
-    landed = house.lake.heartbeats().in_place()
-    landed.delete()
+    house.lake.heartbeats().in_place().delete()
     assert Surveyor(house.settings(), house.clock).range_of(None, None) == (START, at(600)), "without heartbeats too"

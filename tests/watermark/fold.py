@@ -45,12 +45,10 @@ class Log:
         """A decision with these readings."""
         self.before = self.state
         self.write(self.state.decide(base, tracking, self.policy, at(now)))
-        assert self.state.decision is not None
         return self.state.decision
 
     def explain(self) -> Explanation:
         """The newest decision, explained."""
-        assert self.state.record is not None
         return explain(self.state.record, self.before)
 
 
@@ -66,7 +64,6 @@ def ticked(
     """A log of these messages and of ticks, each with its time and the readings of base and of tracking."""
     log = Log(policy, known_from, messages=messages)
     for now, *read in ticks:
-        assert now is not None
         log.tick(now, *read)
     return log
 

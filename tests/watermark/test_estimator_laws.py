@@ -2,9 +2,9 @@
 
 import math
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,6 @@ from tests.watermark.builders import (
     START_BUCKET,
     START_US,
     Times,
-    at,
     bounded,
     decide,
     effective,
@@ -26,12 +25,10 @@ from tests.watermark.builders import (
     published,
     reading,
     seconds,
-    situation_of,
 )
 from tests.watermark.exact_rule import least_in_band
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.watermark.decision import Decision, Reason
-from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of, bucket_start
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
@@ -52,41 +49,54 @@ def ready(oldest: datetime) -> EffectiveReading:
     return effective((oldest - START).total_seconds())
 
 
-def exact(messages: list[Times], base: datetime, tracking: datetime, band: timedelta) -> int | None:
-    """The rule `band` on exact times, from a plain list."""
-    publish, event = ints(publish for publish, _ in messages), ints(event for _, event in messages)
-    return least_in_band(publish, event, to_us(base), to_us(tracking), duration_us(band))
+@dataclass(frozen=True)
+class Case:
+    """Messages, both readings without a backlog, and a band."""
+
+    messages: list[Times]
+    base: datetime
+    tracking: datetime
+    band: timedelta
+
+    def policy(self, **more: Any) -> Policy:
+        return Policy(band=self.band, idle="hold", **more)
+
+    def decide(self, histogram: Histogram | None = None, pruned_before: int | None = None, **policy: Any) -> Decision:
+        """The decision on the messages, or on another histogram."""
+        found = histogram_of(self.messages) if histogram is None else histogram
+        readings = {"base": ready(self.base), "tracking": ready(self.tracking)}
+        return decide(found, **readings, policy=self.policy(**policy), pruned_before=pruned_before)
+
+    def exact(self, messages: list[Times]) -> int | None:
+        """The rule `band` on exact times, from a plain list."""
+        publish, event = ints(publish for publish, _ in messages), ints(event for _, event in messages)
+        return least_in_band(publish, event, to_us(self.base), to_us(self.tracking), duration_us(self.band))
+
+
+cases = st.builds(Case, timelines, moments, moments, bands)
 
 
 @bounded
-@given(timelines, moments, moments, bands)
-def test_the_estimator_on_cells_is_never_above_the_rule_on_exact_times(
-    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
-) -> None:
-    policy = Policy(band=band, idle="hold")
-    decision = decide(histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=policy)
-    expected = exact(messages, base, tracking, band)
+@given(cases)
+def test_the_estimator_on_cells_is_never_above_the_rule_on_exact_times(case: Case) -> None:
+    decision, expected = case.decide(), case.exact(case.messages)
     if expected is None:
         assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
         return
-    assert decision.watermark is not None
     # What tracking has read beyond its own reading, in the same second, may hold it: with disorder within the band
     # it does not.
-    in_that_second = [event for publish, event in messages if publish // BUCKET_US <= to_us(tracking) // BUCKET_US]
+    last = to_us(case.tracking) // BUCKET_US
+    in_that_second = [event for publish, event in case.messages if publish // BUCKET_US <= last]
     assert min(in_that_second) <= to_us(decision.watermark) <= expected
 
 
 @bounded
-@given(timelines, moments, moments, bands)
-def test_where_no_cell_is_cut_through_the_estimator_is_the_rule_on_exact_times(
-    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
-) -> None:
-    apart = list({(publish // BUCKET_US, event // BUCKET_US): (publish, event) for publish, event in messages}.values())
-    read = [times for times in apart if times[0] <= to_us(tracking)]
-    policy = Policy(band=band, idle="hold")
-    decision = decide(histogram_of(read), base=ready(base), tracking=ready(tracking), policy=policy)
-    expected = exact(read, base, tracking, band)
-    assert (None if decision.watermark is None else to_us(decision.watermark)) == expected
+@given(cases)
+def test_where_no_cell_is_cut_through_the_estimator_is_the_rule_on_exact_times(case: Case) -> None:
+    apart = {(publish // BUCKET_US, event // BUCKET_US): (publish, event) for publish, event in case.messages}
+    read = [times for times in apart.values() if times[0] <= to_us(case.tracking)]
+    watermark = case.decide(histogram_of(read)).watermark
+    assert (None if watermark is None else to_us(watermark)) == case.exact(read)
 
 
 dense = st.lists(st.tuples(near_times, near_times).map(lambda times: (times[0], min(times))), max_size=40)
@@ -94,18 +104,15 @@ near_moments = near_times.map(from_us)
 
 
 @bounded
-@given(dense, near_moments, near_moments, bands, st.sampled_from([0.1, 0.25, 0.5, 0.9]))
-def test_with_a_quantile_the_estimator_is_the_rule_on_whole_buckets(
-    messages: list[Times], base: datetime, tracking: datetime, band: timedelta, quantile: float
-) -> None:
-    policy = Policy(band=band, idle="hold", quantile=quantile)
-    decision = decide(histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=policy)
+@given(st.builds(Case, dense, near_moments, near_moments, bands), st.sampled_from([0.1, 0.25, 0.5, 0.9]))
+def test_with_a_quantile_the_estimator_is_the_rule_on_whole_buckets(case: Case, quantile: float) -> None:
+    decision = case.decide(quantile=quantile)
     if flat(decision).anchor is None or flat(decision).band_start is None:
         assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
         return
-    first, last = bucket_of(flat(decision).band_start), bucket_of(tracking)
+    first, last = bucket_of(flat(decision).band_start), bucket_of(case.tracking)
     by_bucket: dict[int, list[int]] = {}
-    for publish, event in messages:
+    for publish, event in case.messages:
         if first <= publish // BUCKET_US <= last:
             by_bucket.setdefault(publish // BUCKET_US, []).append(event)
     lowest = []
@@ -117,44 +124,32 @@ def test_with_a_quantile_the_estimator_is_the_rule_on_whole_buckets(
 
 
 @bounded
-@given(timelines, moments, moments, bands)
-def test_the_reachable_buckets_hold_the_whole_band_and_its_anchor(
-    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
-) -> None:
-    histogram, policy = histogram_of(messages), Policy(band=band, idle="hold")
-    first = reachable_from(histogram, ready(base), ready(tracking), policy)
-    whole = decide(histogram, base=ready(base), tracking=ready(tracking), policy=policy)
+@given(cases)
+def test_the_reachable_buckets_hold_the_whole_band_and_its_anchor(case: Case) -> None:
+    histogram, whole = histogram_of(case.messages), case.decide()
+    first = reachable_from(histogram, ready(case.base), ready(case.tracking), case.policy())
     found = flat(whole)
-    assert first == bucket_of(found.band_start or min(base, tracking - band))
+    assert first == bucket_of(found.band_start or min(case.base, case.tracking - case.band))
     assert found.anchor is None or first <= bucket_of(found.anchor)
-    pruned = decide(
-        histogram.pruned(first), base=ready(base), tracking=ready(tracking), policy=policy, pruned_before=first
-    )
-    assert pruned == whole
+    assert case.decide(histogram.pruned(first), pruned_before=first) == whole
 
 
 @bounded
-@given(timelines, moments, moments, bands)
-def test_the_frontier_is_below_the_rule_on_exact_times_by_less_than_a_bucket(
-    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
-) -> None:
-    policy = Policy(rule="frontier", band=band, idle="hold")
-    decision = decide(histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=policy)
-    passed = [event for publish, event in messages if publish < to_us(tracking - band)]
-    since = [event for publish, event in messages if publish >= to_us(base)]
+@given(cases)
+def test_the_frontier_is_below_the_rule_on_exact_times_by_less_than_a_bucket(case: Case) -> None:
+    decision = case.decide(rule="frontier")
+    passed = [event for publish, event in case.messages if publish < to_us(case.tracking - case.band)]
+    since = [event for publish, event in case.messages if publish >= to_us(case.base)]
     if not passed:
         assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
         return
-    assert decision.watermark is not None
     expected = min([max(passed), *since])
     assert expected - BUCKET_US < to_us(decision.watermark) <= expected
 
 
 @bounded
 @given(timelines, moments, bands, st.integers(-10, 60))
-def test_pruning_below_any_bucket_that_is_passed_changes_no_frontier(
-    messages: list[Times], tracking: datetime, band: timedelta, cut: int
-) -> None:
+def test_pruning_changes_no_frontier(messages: list[Times], tracking: datetime, band: timedelta, cut: int) -> None:
     policy = Policy(rule="frontier", band=band, idle="hold")
     histogram, before = histogram_of(messages), tracking - band
     pruned_before = min(START_BUCKET + cut, bucket_of(before))
@@ -221,40 +216,23 @@ policies = st.builds(
 
 @bounded
 @given(ticks, policies)
-def test_the_watermark_never_goes_back(
-    schedule: list[tuple[list[tuple[float, float]], int, int | None, int | None]], policy: Policy
-) -> None:
-    histogram = Histogram.empty()
-    base: EffectiveReading | None = None
-    tracking: EffectiveReading | None = None
+def test_the_watermark_never_goes_back(schedule: list[tuple[Any, int, int | None, int | None]], policy: Policy) -> None:
+    histogram, base, tracking, now = Histogram.empty(), None, None, 0
     previous: Decision | None = None
-    now = 0
     for folded, later, base_age, tracking_age in schedule:
         now += later
         histogram += published(folded)
         base = follow(base, _aged(now, base_age), policy.seek_tolerance)
         tracking = follow(tracking, _aged(now, tracking_age), policy.seek_tolerance)
-        decision = estimate(
-            situation_of(
-                histogram,
-                base=base,
-                tracking=tracking,
-                policy=policy,
-                previous=previous,
-                complete_from=LONG_AGO
-                if previous is None or previous.complete_from is None
-                else previous.complete_from,
-                at=at(now),
-            )
-        )
+        known_from = (previous and previous.complete_from) or LONG_AGO
+        both = {"base": base, "tracking": tracking}
+        decision = decide(histogram, **both, policy=policy, previous=previous, complete_from=known_from, now=now)
         if previous is not None and previous.watermark is not None:
-            assert decision.watermark is not None
             assert decision.watermark >= previous.watermark
             assert (decision.watermark > previous.watermark) == (
                 decision.reason in (Reason.ADVANCED, Reason.IDLE_ADVANCED)
             )
         if previous is not None and previous.complete_from is not None:
-            assert decision.complete_from is not None
             assert decision.complete_from >= previous.complete_from
         previous = decision
 
@@ -283,9 +261,7 @@ def readings_from(steps: list[tuple[int, int]]) -> list[Reading]:
     st.lists(st.tuples(st.integers(1, 60), st.integers(-3, 40)), min_size=2, max_size=8),
     st.randoms(use_true_random=False),
 )
-def test_the_effective_reading_is_the_largest_of_its_epoch_in_any_order_of_folding(
-    steps: list[tuple[int, int]], shuffler: random.Random
-) -> None:
+def test_the_largest_reading_counts_in_any_order(steps: list[tuple[int, int]], shuffler: random.Random) -> None:
     first, *others = readings_from(steps)
     shuffler.shuffle(others)
     state = follow(None, first, TOLERANCE)

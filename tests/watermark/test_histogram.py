@@ -34,7 +34,6 @@ def brute(messages: Sequence[Times], rejected: Sequence[int]) -> Cells:
     for publish, event in messages:
         key = (publish // BUCKET_US, event // BUCKET_US)
         count, least = cells.get(key, (0, event))
-        assert least is not None
         cells[key] = (count + 1, min(least, event))
     for publish in rejected:
         key = (publish // BUCKET_US, NO_EVENT)
@@ -58,9 +57,7 @@ def cells_of(histogram: Histogram) -> Cells:
 
 @bounded
 @given(st.lists(st.tuples(message_lists, rejected_lists), max_size=5), st.randoms(use_true_random=False))
-def test_merging_parts_in_any_order_equals_counting_all_at_once_and_in_a_dictionary(
-    parts: list[tuple[list[Times], list[int]]], shuffler: random.Random
-) -> None:
+def test_merging_is_counting_in_any_order(parts: list[tuple[list[Times], list[int]]], shuffler: random.Random) -> None:
     everything = [m for messages, _ in parts for m in messages], [r for _, rejected in parts for r in rejected]
     expected = brute(*everything)
     shuffler.shuffle(parts)
@@ -83,9 +80,7 @@ def test_a_message_counts_with_the_lesser_of_event_and_publish_time(messages: li
 
 @bounded
 @given(message_lists, rejected_lists, buckets, st.integers(0, 999_999), buckets)
-def test_a_range_of_buckets_covers_its_moments_and_less_than_a_cell_more(
-    messages: list[Times], rejected: list[int], bucket: int, within: int, high: int
-) -> None:
+def test_a_range_covers_cells(messages: list[Times], rejected: list[int], bucket: int, within: int, high: int) -> None:
     histogram, start = histogram_of(messages, rejected), bucket * BUCKET_US + within
     cells: dict[tuple[int, int], list[Times]] = {}
     for publish, event in messages:
@@ -104,9 +99,7 @@ def test_a_range_of_buckets_covers_its_moments_and_less_than_a_cell_more(
 
 @bounded
 @given(message_lists, rejected_lists, buckets, st.integers(0, 999_999))
-def test_the_newest_publish_time_before_a_limit_is_exact_to_a_fiftieth_of_a_second(
-    messages: list[Times], rejected: list[int], bucket: int, within: int
-) -> None:
+def test_the_newest_before_is_exact(messages: list[Times], rejected: list[int], bucket: int, within: int) -> None:
     limit = bucket * BUCKET_US + within
     before = [publish for publish, _ in messages if publish < limit]
     newest = histogram_of(messages, rejected).newest_valid_before(limit)
@@ -134,9 +127,7 @@ def test_messages_between_the_first_and_the_last_of_a_cell_move_the_anchor() -> 
 
 @bounded
 @given(message_lists, rejected_lists, buckets)
-def test_the_newest_publish_time_and_the_oldest_event_time_survive_pruning(
-    messages: list[Times], rejected: list[int], from_bucket: int
-) -> None:
+def test_newest_and_oldest_times_survive_pruning(messages: list[Times], rejected: list[int], from_bucket: int) -> None:
     pruned = histogram_of(messages, rejected).pruned(from_bucket)
     assert pruned.newest_publish_us == max((publish for publish, _ in messages), default=None)
     assert pruned.oldest_event_us == min((event for _, event in messages), default=None)

@@ -133,9 +133,7 @@ def test_in_an_empty_folder_it_begins_with_the_shipped_settings_and_overwrites_n
 
 
 @pytest.mark.slow
-def test_whatever_is_killed_in_a_folder_of_its_own_every_row_is_right(
-    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_is_killed_there_every_row_is_right(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
     without_settings(monkeypatch)
     stranger.config.write_text(with_free_ports((ROOT / "tidemark.toml").read_text()))
     house = replace(stranger, settings=load_settings(stranger.config))

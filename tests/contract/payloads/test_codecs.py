@@ -244,8 +244,7 @@ def test_names_are_those_of_the_proto_file_in_camel_case_as_well() -> None:
 def test_a_compiled_descriptor_set_needs_no_compiler(tmp_path: Path) -> None:
     file = tmp_path / "beat.binpb"
     file.write_bytes(compiled(PROTO.encode(), "beat.proto"))
-    decoder = PayloadDecoder(PayloadFormat(Encoding.PROTOBUF, schema=str(file)))
-    assert one(decoder, b"") == EMPTY
+    assert one(PayloadDecoder(PayloadFormat(Encoding.PROTOBUF, schema=str(file))), b"") == EMPTY
 
 
 def test_many_empty_messages_in_few_bytes_are_rejected() -> None:

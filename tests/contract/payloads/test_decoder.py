@@ -192,9 +192,7 @@ def older() -> dict[str, Any]:
     return {**AVRO, "fields": AVRO["fields"][:2]}
 
 
-def test_a_machine_that_cannot_compile_a_schema_rejects_nothing_and_tries_once_a_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_schema_that_cannot_be_compiled_here_rejects_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schemas = Counted({"0001": definition(PROTO, Encoding.PROTOBUF)})
     decoder = PayloadDecoder(PayloadFormat(Encoding.PROTOBUF), schemas)
     protoc, runs = tmp_path / "protoc", tmp_path / "runs"

@@ -141,8 +141,7 @@ class Sampling(FakeMonitoring):
 
 def published(message: Any) -> datetime:
     """A message's publish time."""
-    moment: datetime = message.publish_time.ToDatetime(EPOCH.tzinfo)
-    return moment
+    return message.publish_time.ToDatetime(EPOCH.tzinfo)
 
 
 def copy_of(message: Any) -> Any:

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import TIDEMARK, said_here
+from tests.clock import until
 from tests.doctor.measure.deviations import QUICK, Service, service
 from tests.watermark.builders import at
 from tidemark.pipeline.cli.start import doctor as measured
@@ -61,13 +61,11 @@ def settled(facts: Facts) -> dict[str, str]:
 
 
 def with_readings(*errors: timedelta, **more: object) -> Facts:
-    assert isinstance(GOOD.snapshot, SnapshotFacts)
     shown = [(at(1.5) + error, at(1.5)) for error in errors]
     return replace(GOOD, snapshot=replace(GOOD.snapshot, **{"shown": shown, **more}))  # type: ignore[arg-type]
 
 
 def test_a_slack_is_three_times_the_largest_delay_rounded_up_whichever_way_it_was_seen() -> None:
-    assert isinstance(GOOD.delay, DelayFacts)
     slow = replace(GOOD, delay=replace(GOOD.delay, took=replace(GOOD.delay.took, largest=701 * MS)))
     assert settled(slow) == {"slack": "2.2s"}
     assert settled(with_readings(0 * MS, passed=[900 * MS])) == {"slack": "2.7s"}
@@ -100,14 +98,12 @@ def file(tmp_path: Path) -> Path:
 
 def values_in(file: Path) -> tuple[float, float]:
     policy = load_settings(file).policy
-    assert policy.max_lag is not None
     return policy.max_lag.total_seconds(), policy.base_slack.total_seconds()
 
 
 def test_in_the_brought_file_two_values_change_and_no_comment_moves(file: Path) -> None:
     shutil.copy(BROUGHT, file)
-    written = write_settings(file, FOUND)
-    assert [(one.setting.key, one.before) for one in written] == [("max_lag", ""), ("slack", "")]
+    assert [(one.setting.key, one.before) for one in write_settings(file, FOUND)] == [("max_lag", ""), ("slack", "")]
     before, after = BROUGHT.read_text().splitlines(), file.read_text().splitlines()
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert [new.split("#")[0].rstrip() for _, new in changed] == ['slack = "2.1s"', 'max_lag = "1s"']
@@ -224,9 +220,7 @@ def under_way(tmp_path: Path) -> Iterator[tuple[Service, "subprocess.Popen[bytes
         config(tmp_path, given.pubsub.emulator_host, given.pubsub.project)
         process = subprocess.Popen([TIDEMARK, "doctor", "--measure"], cwd=tmp_path, stdout=subprocess.DEVNULL)
         try:
-            until = time.monotonic() + SECONDS
-            while len(given.left()) < 5 and time.monotonic() < until:
-                time.sleep(0.05)
+            until("five things are there", lambda: len(given.left()) >= 5, SECONDS)
             yield given, process
         finally:
             process.kill()
@@ -241,7 +235,6 @@ def test_what_a_killed_run_leaves_is_removed_by_a_later_one_and_by_none_too_soon
     process.kill()
     process.wait(SECONDS)
     left = set(given.left())
-    assert len(left) >= 5
     foreign = {"name": f"projects/{given.pubsub.project}/topics/orders", "labels": {"tidemark-measure": "1"}}
     given.model.create_topic(type(given.model.list_topics()[0])(**foreign))
     assert measure(given.pubsub, SystemClock(), QUICK).swept == []

@@ -19,7 +19,7 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.identity import NEEDS, Component
 from tidemark.pipeline.doctor.measure.experiments import measure
-from tidemark.pipeline.doctor.measure.facts import Facts, MonitoringFacts, Row, Verdict, follows, rows
+from tidemark.pipeline.doctor.measure.facts import Facts, Row, Verdict, follows, rows
 from tidemark.pipeline.doctor.measure.traffic import Plan
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
@@ -45,8 +45,7 @@ def readings_that_follow(facts: Facts) -> list[str]:
 
 def test_the_official_emulator_is_exact_and_what_it_ignores_is_not_measured(official_emulator: str) -> None:
     pubsub = unique_pubsub(official_emulator)
-    facts = measure(pubsub, SystemClock(), deviations.QUICK)
-    found = rows(facts, Settings(pubsub=pubsub))
+    found = rows(measure(pubsub, SystemClock(), deviations.QUICK), Settings(pubsub=pubsub))
     assert found[EXPIRY].found == "exact in 4 readings"
     unknown = {FILTER, TRANSFORM, AGE}
     expected = [Verdict.NOT_MEASURED if number in unknown else Verdict.AS_EXPECTED for number in range(-10, 0)]
@@ -115,9 +114,7 @@ def test_what_cloud_monitoring_shows_is_compared_with_the_publish_time() -> None
         address = stack.enter_context(serve_monitoring(sampling))
         stack.enter_context(metrics_at(address))
         facts = measured(given, clock)
-    found = of_a_service(facts)[AGE]
-    assert found.verdict is Verdict.AS_EXPECTED
-    assert isinstance(facts.monitoring, MonitoringFacts)
+    assert of_a_service(facts)[AGE].verdict is Verdict.AS_EXPECTED
     assert timedelta(seconds=100) <= facts.monitoring.visible_after < timedelta(seconds=200)
     assert readings_that_follow(facts) == []
 

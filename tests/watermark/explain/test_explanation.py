@@ -28,7 +28,6 @@ def text_of(explanation: Explanation, rule: str) -> str:
 
 def changes(explanation: Explanation) -> dict[str, float | None]:
     """What each alternative would have made of the watermark, in seconds further."""
-    assert explanation.alternatives is not None
     return {f"{other.setting} = {other.value}": other.further_seconds for other in explanation.alternatives}
 
 
@@ -51,7 +50,6 @@ def test_a_decision_is_explained_by_each_rule_in_order_in_sentences_and_by_what_
     assert explanation.moves
     for sentence in explanation.sentences():
         assert re.fullmatch(r"[A-Z](?!.*(  |None|unknown moment)).*\.", sentence)
-    assert explanation.alternatives is not None
     for other in explanation.alternatives:
         assert other.setting in TRIED
         assert other.cost
@@ -62,7 +60,6 @@ def test_a_decision_is_explained_by_each_rule_in_order_in_sentences_and_by_what_
 
 def test_a_decision_that_does_not_follow_from_the_log_is_explained_by_itself() -> None:
     log = explained.steady()
-    assert log.state.record is not None
     elsewhere = replace(log.before, histogram=EVERY_SECOND.pruned(START_BUCKET + 95))
     assert explain(log.state.record, elsewhere) == Explanation(log.state.record.decision)
 
@@ -169,8 +166,7 @@ def play(seed: int) -> list[World]:
         log.publish(published((time, time - lag - random.uniform(0, noise)) for time in times))
         stays = random.choice([0, 0, 0, 0.9, 1])
         outstanding = [time for time in [*outstanding, *times] if random.random() < stays]
-        world = World(log, now, outstanding)
-        world.tick()
+        World(log, now, outstanding).tick()
         worlds.append(World(copy(log), now, outstanding))
     return worlds
 
@@ -216,8 +212,7 @@ def test_each_setting_that_the_explanation_names_can_be_written_and_has_the_stat
         decided, before = world.log.state.record, world.log.before
         for other in world.explain().alternatives or []:
             settings = WatermarkSettings.model_validate({other.setting: other.value})
-            value = getattr(settings, other.setting)
-            policy = replace(decided.policy, **{other.setting: value})
+            policy = replace(decided.policy, **{other.setting: getattr(settings, other.setting)})
             if other.setting == "band" and decided.policy.base_slack == decided.policy.band > timedelta(0):
                 continue  # the slack follows the band: it has a test of its own
             decision = before.decide(decided.base, decided.tracking, policy, decided.decision.at).decision
@@ -238,7 +233,6 @@ def test_the_release_that_is_proposed_moves_the_watermark() -> None:
             continue
         proposed = datetime.fromisoformat(said.split("--before ")[1].split("`")[0])
         watermark, decided = log.state.watermark, log.state.record
-        assert decided.base is not None
         assert decided.base.oldest_unacked < proposed, "`tidemark release` refuses what base has passed"
         log.release((proposed - at(0)).total_seconds())
         decision = log.read(101, decided.base, decided.tracking)
