@@ -211,7 +211,7 @@ def test_a_damaged_file_is_named_with_its_hour_and_the_rest(history: History, mo
     rejected.write_bytes(rejected.read_bytes()[:-40])
     facts = status(history, monkeypatch)
     assert (facts["landed_rows"], facts["quarantined"]) == (4, {})
-    assert "run `tidemark repair`, which names it" in facts["quarantined_unknown"]
+    assert f"{rejected.name} is damaged" in facts["quarantined_unknown"]
     told = CliRunner().invoke(app, ["status"]).output
     assert "rejected messages are not counted" in told
     assert "`tidemark repair` names the damaged files" in told
