@@ -67,7 +67,7 @@ def in_order(heartbeats: pl.DataFrame) -> pl.DataFrame:
     if len(streams.categories) * span >= 1 << 63:
         return rows.with_columns(ID).sort(*order_by, nulls_last=True).drop("_id")
     number = rows["stream_id"].to_physical().to_numpy().astype(np.int64) * span + (event_us - low)
-    order = np.argsort(number)
+    order = pl.Series(number).arg_sort().to_numpy(writable=True)
     first = np.flatnonzero(np.diff(number[order]) == 0)
     if len(first):
         tied = np.union1d(first, first + 1)

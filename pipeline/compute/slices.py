@@ -214,10 +214,10 @@ def _is_of(one: Slice, streams: pl.Series) -> pl.Series:
 def _encoded(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, Window, int, bytes]]:
     """Yield the table, the window, the number of rows and the content of each file to write. The column NUMBER of
     `rows` contains the index of each row's window."""
-    by_window = {number: found.drop(NUMBER) for (number,), found in rows.partition_by(NUMBER, as_dict=True).items()}
+    by_window = rows.partition_by(NUMBER, include_key=False, as_dict=True)
     for number, window in enumerate(one.windows):
-        if number in by_window or one.part == 0:
-            found = by_window.get(number, rows.clear().drop(NUMBER))
+        if (number,) in by_window or one.part == 0:
+            found = by_window.get((number,), rows.clear().drop(NUMBER))
             yield table, window, len(found), _as_parquet(found)
 
 
