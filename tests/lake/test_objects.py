@@ -111,7 +111,7 @@ def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Pat
         DiskObjects(tmp_path / "lake").create("folder/name", b"content")
     with pytest.raises(errors.LakeError, match="not UTF-8"):
         check_folder(tmp_path / "\udce4")
-    for name in ("a%20b", "a\\b", "a[b", "a]b", "a^b", "a|b"):
+    for name in ("a%20b", "a\\b"):
         with pytest.raises(errors.LakeError, match="choose another"):
             check_folder(tmp_path / name)
 

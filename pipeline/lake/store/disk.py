@@ -150,8 +150,8 @@ def check_folder(folder: Path) -> None:
     with _disk_errors(folder):
         if str(folder).encode(errors="replace").decode() != str(folder):
             raise OSError(errno.EILSEQ, "the path is not UTF-8: choose another lake.uri")
-        if unquote(str(folder)) != str(folder) or set("\\[]^|").intersection(str(folder)):
-            raise OSError(errno.EINVAL, "the path has one of \\[]^| or an escape such as %20: choose another lake.uri")
+        if unquote(str(folder)) != str(folder) or "\\" in str(folder):
+            raise OSError(errno.EINVAL, "the path has a backslash or an escape such as %20: choose another lake.uri")
         if not _nearest(folder).is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
