@@ -77,8 +77,7 @@ class CompleteWindows:
                     there = there - {newest}
                 break
         numbers = range(max(begins, listed.number_of(listed.first)), reached)
-        missing = [one for one in map(listed.numbered, numbers) if one.key not in there]
-        if not missing:
+        if not (missing := [one for one in map(listed.numbered, numbers) if one.key not in there]):
             self._reached = reached
         return [
             dg.AssetMaterialization(key, partition=one.key, metadata=self._metadata(one.key, state))

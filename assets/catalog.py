@@ -48,8 +48,7 @@ def on_computed(settings: Settings, tables: Iterable[str] = ()) -> dg.Automation
     recomputed. Only upstream assets over this pipeline's windows count, including its custom tables. `tables` names
     custom tables outside the settings. If the upstream partition is recomputed while your asset's run reads it, another
     run follows. `eager()` alone misses this case, and looks only at the newest partition."""
-    tables_too = map(dg.AssetKey, (*settings.tables, *tables))
-    keys = (HEARTBEAT_DIFFS, STREAM_STATUS, COMPLETE_WINDOWS, *tables_too)
+    keys = (HEARTBEAT_DIFFS, STREAM_STATUS, COMPLETE_WINDOWS, *map(dg.AssetKey, (*settings.tables, *tables)))
     ours = dg.AssetSelection.assets(*(key_of(settings, key) for key in keys))
     updated = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.newly_updated()).allow(ours)
     missing = dg.AutomationCondition.any_deps_missing().allow(ours)

@@ -297,8 +297,7 @@ def seen_subscriptions(look: CheckInput) -> list[dg.AssetCheckResult]:
     try:
         return [subscriptions.evaluate(look)]
     except PermissionMissing as error:
-        unseen = Drift(dangers=(f"changes to the subscriptions would go unnoticed: {error}",))
-        return [subscriptions_result(unseen)]
+        return [subscriptions_result(Drift(dangers=(f"changes to the subscriptions would go unnoticed: {error}",)))]
     except PubSubError as error:
         logger.warning("cannot tell whether the subscriptions have changed: %s", error)
         return []

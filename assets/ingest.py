@@ -96,12 +96,11 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
                 raise
             log = lake.tracking_log("settling")
             pubsub.spending().learn(log.catch_up())  # the usage and the readings in the log count too
-            both = {Side.TRACKING: tracking, Side.BASE: base}
             rounds = Rounds(
                 settings=settings,
                 run=context.run_id,
                 readers=min(settings.ingest.readers, max(1, cores_of(session) - 1)),  # one slot is left for windows
-                settling=Settling(log, clock, both, lake.new_files("settling")),
+                settling=Settling(log, clock, {Side.TRACKING: tracking, Side.BASE: base}, lake.new_files("settling")),
                 read=partial(read_on_spark, session, spark.interrupt),
                 newest=lake.tracking_log("run").newest,
                 backlogs={Side.TRACKING: pubsub.tracking_backlog(INGEST), Side.BASE: pubsub.base_backlog(INGEST)},
@@ -128,8 +127,7 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
 def ingest_sensor(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.SensorDefinition:
     """Define the sensor that requests runs of `ingest`. In continuous mode, one run follows another. Otherwise, a run
     is requested only for a backlog that ticks cannot catch up with."""
-    is_continuous = settings.ingest.is_continuous
-    if is_continuous:
+    if is_continuous := settings.ingest.is_continuous:
         when = "Keeps a run of the job going."
     else:
         when = (

@@ -107,8 +107,7 @@ def _computed(
 
     many, rows = counted(len(done.rows), "window"), counted(sum(done.rows.values()), "row")
     context.log.info(f"computed {many} with {rows}, by version {table.version} of the table's definition")
-    tags = provenance(context.instance, table.version, settings)
-    yield from asset.reports(lake, context.instance, done, said, tags)
+    yield from asset.reports(lake, context.instance, done, said, provenance(context.instance, table.version, settings))
     if loaded.key:
         about = f"{counted(twice, 'row')} with a repeated key, in {many}"
         result = verdict(passed=not twice, description=about, rows=twice)

@@ -71,8 +71,7 @@ def requeue_sensor(settings: Settings, clock: Clock, job: dg.JobDefinition) -> d
     )
     def requeue(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | str:
         nonlocal is_done
-        is_done = is_done or is_judged(lake.of(REQUEUE), settings, clock)
-        if is_done:
+        if is_done := is_done or is_judged(lake.of(REQUEUE), settings, clock):
             return "all quarantined messages have been judged by the current message contract"
         if pause := pause_of(Runs(context.instance, settings), REQUEUE, clock.now(), "is judging quarantined messages"):
             return pause

@@ -64,13 +64,10 @@ def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]
     """Add the ids that structlog's `bound_contextvars` has bound. Of Dagster's own fields, keep only the run's ids and
     the original message."""
     event.update(get_contextvars())  # a handler is called in the thread that logs
-    known = event.pop("dagster_meta", None)
-    if isinstance(known, dict):
+    if isinstance(known := event.pop("dagster_meta", None), dict):
         event["event"] = known.get("orig_message") or event["event"]
         event.update({name: known[name] for name in OF_A_RUN if known.get(name)})
-    for name in [name for name in event if name.startswith("dagster_")]:
-        del event[name]
-    return event
+    return {name: value for name, value in event.items() if not name.startswith("dagster_")}
 
 
 def ask_for_json() -> None:

@@ -63,8 +63,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def tracking_log(self, user: str) -> TrackingLog:
         """Return the log of tracking snapshots and decisions."""
         log = self.of(user).tracking_log()
-        noted = self.kept.get(NEWEST_FOLD, NewestFold).noted
-        if noted is not None:
+        if (noted := self.kept.get(NEWEST_FOLD, NewestFold).noted) is not None:
             log.saw(noted[0])
         return log
 
@@ -108,8 +107,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def late(self, user: str) -> LateHeartbeats:
         """Return the counter of late heartbeats."""
-        windowing = self.settings.windowing
-        return self._part(user, "late", lambda lake: LateHeartbeats(lake.heartbeats(), windowing))
+        return self._part(user, "late", lambda lake: LateHeartbeats(lake.heartbeats(), self.settings.windowing))
 
     def window_index(self, user: str) -> WindowIndex:
         """Return the index of windows that have heartbeats, and of windows that are computed."""

@@ -38,8 +38,7 @@ def return_free_memory() -> None:
     By itself, glibc returns memory only from the end of an arena. So after each backlog or check that needed more
     memory than any before, the process would keep most of it.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is None:
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is None:
         return
 
     def repeat() -> None:

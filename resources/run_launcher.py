@@ -34,8 +34,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
         answer, status = private.CheckRunHealthResult, private.WorkerStatus
         if run.remote_job_origin is None:
             return answer(status.RUNNING, "it runs in the process that started it")
-        client = private.client_of_run(self, run.run_id)
-        if client is None:
+        if (client := private.client_of_run(self, run.run_id)) is None:
             return answer(status.UNKNOWN, "the run has not reached a code server")
         try:
             asked = deserialize_value(

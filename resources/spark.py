@@ -53,8 +53,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             why = why_ended(Path(self.server_log)) if self.server_log else []
             if not why:
                 raise
-            said = "\n".join(why)
-            raise SparkUnreachable(f"{error}. The newest errors in {self.server_log}:\n{said}") from error
+            raise SparkUnreachable("\n".join([f"{error}. The newest errors in {self.server_log}:", *why])) from error
 
     @property
     def spark_session(self) -> Any:

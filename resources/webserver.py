@@ -111,9 +111,8 @@ def serve() -> None:
         target, shown = private.WorkspaceFileTarget([WORKSPACE]), version("dagster-webserver")
         with private.WorkspaceProcessContext(instance, workspace_load_target=target, version=shown) as workspace:
             app = private.create_app_from_workspace_process_context(workspace, live_data_poll_rate=LIVE_DATA_EVERY_MS)
-            guarded = PageGuard(app, settings.allowed_hosts)
             uvicorn.run(
-                guarded,
+                PageGuard(app, settings.allowed_hosts),
                 host=HOST,
                 port=settings.web_port,
                 log_level="warning",

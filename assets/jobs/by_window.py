@@ -177,8 +177,7 @@ def windows_job(name: str, assets: Sequence[WindowsAsset], compute: Compute, abo
         ACCEPTED.set()
         stretches = stretches_asked(config.windows, context.run.tags, partitions.windowing)
         _refuse_outside(stretches, partitions.windowing, lake_of(context, settings))
-        windows = windows_of(stretches, partitions.windowing)
-        if not windows:
+        if not (windows := windows_of(stretches, partitions.windowing)):
             raise ValueError(f"no window is named: name windows in the op's config or in the tag {WINDOWS}")
         _tag(context, windows)
         # Before `_plan`: no later run could compute the windows, so their partitions would be shown as failed for good.

@@ -84,8 +84,7 @@ def compute_windows_job(settings: Settings, partitions: Partitions) -> dg.JobDef
 def _compute(
     settings: Settings, partitions: Partitions, context: Context, windows: Sequence[Window]
 ) -> Iterator[Event]:
-    silence = yield from compute_and_report(settings, partitions, context, windows)
-    if silence:
+    if silence := (yield from compute_and_report(settings, partitions, context, windows)):
         yield evaluation_of(stopped_result(settings, silence))
 
 
@@ -168,8 +167,7 @@ def sentence_of(computed: ReplacedWindows) -> str:
         f"computed {counted(len(computed.rows), 'window')}, {counted(sum(computed.rows.values()), 'row')}, from "
         f"version {computed.heartbeats_version} of heartbeats ({counted(computed.input_rows, 'row')} in its files)"
     )
-    superseded = computed.superseded[-1]
-    if not superseded:
+    if not (superseded := computed.superseded[-1]):
         return said
     return f"{said}; another run has computed these windows from the same or newer input: {', '.join(superseded)}"
 

@@ -50,8 +50,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
             except NothingToTune as nothing:
                 context.log.info(str(nothing))
                 return
-            page, facts = page_of(report), facts_of(report)
-            stored = write_report(lake.objects(), made_at, page, facts)
+            stored = write_report(lake.objects(), made_at, page_of(report), facts_of(report))
         for sentence in sentences(report):
             context.log.info(sentence)
         yield dg.MaterializeResult(asset_key=described.key, metadata=tuning_metadata(report, stored))
@@ -99,8 +98,7 @@ def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
             metadata[name] = each.outcome.band.total_seconds()
     for side, found in disorder.sides.items():
         if found.worst:
-            worst = [dg.TableRecord(asdict(stream)) for stream in found.worst]
-            metadata[f"{side}est"] = dg.MetadataValue.table(worst)
+            metadata[f"{side}est"] = dg.MetadataValue.table([dg.TableRecord(asdict(stream)) for stream in found.worst])
     return metadata
 
 

@@ -58,8 +58,7 @@ class Request:
         if not self.windows:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{opening}{self.sentence}"), **more)
         context.log.info(self.sentence)
-        tags = {BACKLOG: "true"} if self.is_backlog else {}
-        asked = run_over(settings, COMPUTE_WINDOWS, self.windows, tags)
+        asked = run_over(settings, COMPUTE_WINDOWS, self.windows, {BACKLOG: "true"} if self.is_backlog else {})
         return dg.SensorResult(run_requests=[asked], **more)
 
 
@@ -226,8 +225,7 @@ def pause_of(
     """
     if at_it := report_dead(runs, job_name, now):
         return doing(at_it[0], does)
-    latest = runs.newest(job_name, FAILURES_COUNTED)
-    failure = dg.DagsterRunStatus.FAILURE
+    latest, failure = runs.newest(job_name, FAILURES_COUNTED), dg.DagsterRunStatus.FAILURE
     failures = list(takewhile(lambda record: record.dagster_run.status is failure and counts(record), latest))
     pause = rest_after(len(failures), longest)
     if not failures or not is_recent(ended_at(failures[0]), now, pause):

@@ -85,10 +85,9 @@ def ended_attempts(
     """Return the newest succeeded and failed runs of a job over windows, newest first. A failed run is left out
     if `counts` is false for it, or if it lacks the tag WINDOWS (it was refused before it computed anything)."""
     success, failure = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
-    records = runs.newest(job_name, RUNS_LOOKED_AT, [success, failure])
     counted = (
         record
-        for record in records
+        for record in runs.newest(job_name, RUNS_LOOKED_AT, [success, failure])
         if record.dagster_run.status is success or (WINDOWS in record.dagster_run.tags and counts(record))
     )
     found = (attempt_of(record, windowing, ended_at(record)) for record in counted)
@@ -104,8 +103,7 @@ def attempt_of(record: dg.RunRecord, windowing: Windowing, until: datetime) -> A
         texts = [text for op in config.get("ops", {}).values() for text in op["config"]["windows"]]
         windows = Spans(*stretches_asked(texts, run.tags, windowing))
     began = datetime.fromtimestamp(record.start_time, UTC) if record.start_time else until
-    failed = run.status is dg.DagsterRunStatus.FAILURE
-    return Attempt(windows, failed, began, until, BACKLOG in run.tags)
+    return Attempt(windows, run.status is dg.DagsterRunStatus.FAILURE, began, until, BACKLOG in run.tags)
 
 
 def ended_at(record: dg.RunRecord) -> datetime:

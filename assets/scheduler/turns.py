@@ -121,8 +121,7 @@ def take_turn(wanted: Iterable[range], attempts: Attempts, now: datetime, most: 
 
 
 def _rest_of(window: int, attempts: Attempts, most: int) -> Rest:
-    failed = failures_in_a_row(attempt for attempt in attempts if window in attempt.windows)
-    if not failed:
+    if not (failed := failures_in_a_row(attempt for attempt in attempts if window in attempt.windows)):
         return Rest(window, EPOCH, most)
     part = max(1, len(failed[0].windows) // STEP) if len(failed) >= SUSPECT else most
     return Rest(window, failed[0].ended_at + rest_after(len(failed)), min(most, part))

@@ -40,8 +40,7 @@ def tell_runs(lake: LakeResource, runs: Runs) -> None:
     landed and tracked."""
     recorder = recorder_of(lake)
     if recorder.is_on:
-        seen = lake.kept.get("landed by runs", dict[dg.AssetKey, int])
-        recorder.by_runs(lambda: landed_by_runs(runs, seen))
+        recorder.by_runs(lambda: landed_by_runs(runs, lake.kept.get("landed by runs", dict[dg.AssetKey, int])))
         lake.kept.get("ended runs", EndedRuns).tell(runs, recorder, lake.clock.now())
 
 
@@ -94,8 +93,7 @@ class EndedRuns:
 
 def _ended(settings: Settings, record: dg.RunRecord) -> EndedRun:
     created = record.create_timestamp.timestamp()
-    began = record.start_time or created
-    took = timedelta(seconds=max((record.end_time or created) - began, 0.0))
+    took = timedelta(seconds=max((record.end_time or created) - (record.start_time or created), 0.0))
     return EndedRun(_job(settings, record), record.dagster_run.status.value.lower(), took)
 
 

@@ -62,10 +62,9 @@ def ticking_sensor(
 
     Use `context.log` only to write to it: even reading it makes Dagster create a log file that is never deleted.
     """
-    tick = max(settings.watermark.tick, at_least)
     sensor = dg.sensor(
         name=name_of(settings, name),
-        minimum_interval_seconds=least_interval(tick, waits=waits),
+        minimum_interval_seconds=least_interval(max(settings.watermark.tick, at_least), waits=waits),
         default_status=dg.DefaultSensorStatus.RUNNING,
         required_resource_keys=keys_of(settings, LAKE, *resources),
         **more,
@@ -91,8 +90,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Callable[[dg.SensorE
                 (owned.state if sensor in WRITERS else owned.allow)()
                 result = tick(context, lake)
         except Exception as error:
-            took = clock.monotonic() - began
-            recorder.ticked(sensor, took, notes.failed(sensor, error, in_lake))
+            recorder.ticked(sensor, clock.monotonic() - began, notes.failed(sensor, error, in_lake))
             raise
         recorder.ticked(sensor, clock.monotonic() - began)
         notes.good(sensor, in_lake, waits=lake.kept.get(PROBLEMS, dict[str, str]).pop(sensor, ""))

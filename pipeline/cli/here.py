@@ -31,11 +31,10 @@ def lake_of(settings: Settings, clock: Clock | None = None) -> OpenLake:
 
 def refuse_attached(settings: Settings, command: str) -> None:
     """Raise BaseReadByOthers if `pubsub.attach` is set, because nothing lands then."""
-    pubsub = settings.pubsub
-    if pubsub.attach:
+    if settings.pubsub.attach:
         raise BaseReadByOthers(
             f"`tidemark {command}` needs landed messages, but with pubsub.attach = true another consumer reads "
-            f"{pubsub.base_path}: nothing lands, and only that consumer can acknowledge messages"
+            f"{settings.pubsub.base_path}: nothing lands, and only that consumer can acknowledge messages"
         )
 
 

@@ -40,8 +40,7 @@ def duration(text: str | timedelta) -> timedelta:
 
 def positive(text: str | timedelta) -> timedelta:
     """Parse a duration that is longer than zero."""
-    read = duration(text)
-    if read <= timedelta(0):
+    if (read := duration(text)) <= timedelta(0):
         raise typer.BadParameter(f"{text} must be longer than zero")
     return read
 

@@ -184,5 +184,4 @@ def permissions_of(
 def needs_of(component: Component, reading: str) -> tuple[Need, ...]:
     """Return all needs of a component, including those that apply only with some settings. ON_PURPOSE is included only
     if it applies with `reading`, a value of `pubsub.reading`."""
-    on_purpose = (ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ()
-    return NEEDS[component] + on_purpose
+    return NEEDS[component] + ((ON_PURPOSE,) if component is Component.ATTACH and reading == "snapshot" else ())

@@ -20,7 +20,7 @@ from tidemark.local.services.ownership import Life, Ownership
 from tidemark.local.services.stack import dagster_environment
 from tidemark.pipeline.clock import rough
 from tidemark.pipeline.compute.table_definition import own_tables
-from tidemark.pipeline.doctor.finding import Level, Setup, Statement, broken, ok, warning
+from tidemark.pipeline.doctor.finding import Setup, Statement, broken, ok, warning
 from tidemark.pipeline.doctor.rest import Silent, ask_bucket, bucket_of, reason_of
 from tidemark.pipeline.errors import BucketMissing, InvalidSettings, LakeError, LakeUnreachable
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEATS, OWN_TABLES, QUARANTINE, Lake
@@ -141,10 +141,8 @@ def _takes_live_objects(condition: Mapping[str, Any], lake: str) -> bool:
     objects = f"{lake}/" if lake else ""
     if not any(objects.startswith(one) or one.startswith(objects) for one in condition.get("matchesPrefix") or [""]):
         return False
-    only_old_versions = condition.get("isLive") is False or any(
-        key in condition for key in ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
-    )
-    return not only_old_versions
+    of_old_versions = ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
+    return condition.get("isLive") is not False and condition.keys().isdisjoint(of_old_versions)
 
 
 LIBRARIES = ("dagster", "pyspark", "deltalake", "google-cloud-pubsub", "google-cloud-storage")
@@ -181,8 +179,7 @@ def check_running(setup: Setup) -> Iterator[Statement]:
     record = lake.tracking_log().newest().record
     ticks = read_ticks(lake, settings, None if record is None else record.decision, now)
     yield from (warning(one.sentence()) for one in ticks.failing if one.waits)
-    level = Level.BROKEN if ticks.is_alive else Level.WARNING
-    yield from ((level, said) for said in ticks.failures)
+    yield from map(broken if ticks.is_alive else warning, ticks.failures)
     if ticks.settings:
         yield warning(ticks.settings)
     if record is not None and not ticks.failures:
@@ -257,8 +254,7 @@ def check_windowed_tables(setup: Setup) -> Iterator[Statement]:
             refuse_other_length(table, current, length)
         except InvalidSettings as error:
             yield broken(str(error))
-        count = 0 if current is None else len(current.partitions())
-        if count >= MANY_WINDOWS:
+        if current is not None and (count := len(current.partitions())) >= MANY_WINDOWS:
             yield warning(
                 f"{table.uri} has {count:,} windows, each with a file that every run lists: runs take seconds longer "
                 "and need more memory. Keep fewer (housekeeping.windows), or use a longer windows.length in a new lake"
@@ -315,8 +311,7 @@ def _home() -> Path | None:
 def judged(state: dict[str, list[str | None]]) -> Iterator[Statement]:
     """Report whether the tables of Dagster's storage are those that the installed Dagster expects. `state` contains the
     current and the expected revision of each storage."""
-    old = [name for name, (there, expected) in state.items() if there != expected]
-    if old:
+    if old := [name for name, (there, expected) in state.items() if there != expected]:
         yield broken(
             f"the tables of Dagster's storage do not have the installed Dagster's version ({', '.join(old)}): stop "
             "Dagster, copy the storage, and run `dagster instance migrate` with Dagster's DAGSTER_HOME and environment"

@@ -51,8 +51,7 @@ def check_pubsub_permissions(setup: Setup) -> Iterator[Statement]:
         maker: Any = publisher_client if on in (On.TOPIC, On.SIGNAL) else subscriber_client
         with maker(*pubsub.server) as client:
             for path in resources:
-                had = _pubsub_has(client, path, wanted)
-                if had is None:
+                if (had := _pubsub_has(client, path, wanted)) is None:
                     yield ok(f"{pubsub.emulator_host or 'Pub/Sub'} checks no permissions")
                     return
                 yield from _compared(setup, on, path, had)
@@ -193,9 +192,8 @@ def _exceeded(setup: Setup, client: MetricServiceClient) -> list[str]:
     request = request_of(project, EXCEEDED, "consumer_quota", until - LOOK_BACK, until, service="pubsub.googleapis.com")
     wanted = f"{READ_METRICS} on the project (roles/monitoring.viewer)"
     with reported("read the quotas of", f"projects/{project}", wanted, "Cloud Monitoring"):
-        pager = client.list_time_series(request=request, **ONE_TRY)
         return sorted({
             series.metric.labels.get("quota_metric", "of Pub/Sub")
-            for series in next(iter(pager.pages)).time_series
+            for series in next(iter(client.list_time_series(request=request, **ONE_TRY).pages)).time_series
             if any(point.value.bool_value for point in series.points)
         })  # fmt: skip

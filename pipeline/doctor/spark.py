@@ -112,8 +112,7 @@ def check_task_slots(setup: Setup) -> Iterator[Statement]:
 
 def check_token(setup: Setup) -> Iterator[Statement]:
     """Check that the settings do not contain the token of a Spark Connect server."""
-    remote = setup.settings.spark.remote or ""
-    if "token=" in remote:
+    if "token=" in (remote := setup.settings.spark.remote or ""):
         yield warning(
             f"spark.remote contains the token of the server at {without_options(remote)}, which exposes it in a file, "
             f"in messages and in Dagster's logs: remove the token from spark.remote, and set ${TOKEN} instead"
@@ -123,8 +122,7 @@ def check_token(setup: Setup) -> Iterator[Statement]:
 def check_environment(setup: Setup) -> Iterator[Statement]:
     """Check that a local archive for executors exists, and contains packages for this Python and this version of
     tidemark. Raises InvalidSettings if the archive is unusable, for example because it is for another Python."""
-    archive = setup.settings.spark.executor_environment
-    if archive is None:
+    if (archive := setup.settings.spark.executor_environment) is None:
         return
     if is_address(archive):
         by = ", with Google's connector" if archive.startswith("gs:") else ""

@@ -107,8 +107,7 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
     request = {"name": name, "view": types.SchemaView.BASIC}
     try:
         with client, reported("list the revisions of the schema", name, f"{LIST} on it"):
-            listed = client.list_schema_revisions(request=request, **ONE_TRY)
-            kind = next(iter(listed)).type_
+            kind = next(iter(client.list_schema_revisions(request=request, **ONE_TRY))).type_
     except PermissionMissing as error:
         parts = permissions_of(setup.components, pubsub.reading, asks_for_schemas=written.asks_for_schemas)
         if SCHEMA.permission in parts:
@@ -120,8 +119,7 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
     except SubscriptionMissing:
         yield warning(f"the schema {name} of {topic} does not exist: give the topic another schema")
         return
-    found = ENCODINGS.get(kind)
-    if found is not written.encoding:
+    if (found := ENCODINGS.get(kind)) is not written.encoding:
         is_read = "" if found is None else f", or set message.payload = {found.value!r}"
         yield broken(
             f"the schema {name} of {topic} is {'of an unknown type' if found is None else found.value}, and "

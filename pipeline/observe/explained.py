@@ -124,13 +124,12 @@ def read_by_stream(lake: Lake, settings: Settings, decided: DecisionRecord) -> t
         pinning = [one for one in rejected if (bucket_of(from_us(one.publish_us)), one.event_us) == times]
         second = bucket_start(bucket_of(pin.min_event_time))
         landed = landed_by_stream(lake.heartbeats(), pin.published_from, second, SECOND)
-    facts = {
+    return over, {
         "passed_over_by_stream": over.by_stream,
         "rejected_payloads_by_stream": by_stream(rejected),
         "rejected_payloads_that_pin": by_stream(pinning),
         "landed_at_pin_by_stream": landed,
     }
-    return over, facts
 
 
 def landed_by_stream(

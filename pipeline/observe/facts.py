@@ -1,6 +1,5 @@
 """Gathers the state of a lake as plain facts, for `tidemark status` and for the page in the browser."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.delta_log import last_round
 from tidemark.pipeline.lake.tables.heartbeats import LandedExtent
+from tidemark.pipeline.lake.tables.table import by_partition
 from tidemark.pipeline.quality.failing import (
     Failing,
     TicksNow,
@@ -127,8 +127,7 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
         **loss_details(losses),
         "windows": list(window_facts(report, waiting, losses, windowing, now)),
     }
-    runs = [*of_runs(failed), *(one.sentence() for one in of_tables)]
-    return LakeStatus(groups, details, runs, ticks.sentences)
+    return LakeStatus(groups, details, [*of_runs(failed), *(one.sentence() for one in of_tables)], ticks.sentences)
 
 
 def read_state(log: TrackingLog) -> WatermarkState:
@@ -138,11 +137,9 @@ def read_state(log: TrackingLog) -> WatermarkState:
 
 
 def read_report(lake: Lake) -> LakeReport:
-    state, rows = read_state(lake.tracking_log()), Counter[str]()
-    files = lake.table(HEARTBEAT_DIFFS).files()
-    for file in files:
-        rows[file.partition] += file.rows
-    return LakeReport(state, lake.heartbeats().extent(), dict(sorted(rows.items())), computed_at(files))
+    state, files = read_state(lake.tracking_log()), lake.table(HEARTBEAT_DIFFS).files()
+    rows = {key: sum(file.rows for file in parts) for key, parts in sorted(by_partition(files).items())}
+    return LakeReport(state, lake.heartbeats().extent(), rows, computed_at(files))
 
 
 def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermark: datetime | None) -> list[Window]:
@@ -241,9 +238,8 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
     behind = progress_of(recent_looks(lake.tracking_log(), number, now))
     facts: Facts = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
     if ingest.is_continuous:
-        newest = last_round(lake.heartbeats())
         facts["last_round"] = None
-        if newest is not None:
+        if (newest := last_round(lake.heartbeats())) is not None:
             run, last, committed_at = newest
             ago = timedelta(seconds=round((now - committed_at).total_seconds()))
             facts |= {"last_round": last, "last_round_run": run, "last_round_at": committed_at, "last_round_ago": ago}
@@ -307,8 +303,8 @@ def quarantine_facts(lake: Lake) -> Facts:
 
 
 def late_facts(late: Late) -> Facts:
-    totals = {"late": late.total, "late_copies": late.copies, "late_since": late.since}
-    return {**totals, **unknown_facts(late=late.damaged)}
+    unknown = unknown_facts(late=late.damaged)
+    return {"late": late.total, "late_copies": late.copies, "late_since": late.since, **unknown}
 
 
 def unknown_facts(**damaged: Mapping[str, str]) -> dict[str, str]:

@@ -74,9 +74,7 @@ class Looker(Generic[Found]):
         self.found_at: datetime | None = None
         self.since: datetime | None = None
         self.problem = ""
-        self._look = look
-        self._good_for = good_for
-        self._clock = clock
+        self._look, self._good_for, self._clock = look, good_for, clock
         self._next_at = clock.monotonic()
         self._ended = Event()
         self._lock = Lock()
@@ -121,8 +119,7 @@ class Page:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.name = settings.pipeline_name
-        self._settings = settings
-        self._clock = clock
+        self._settings, self._clock = settings, clock
         self._recent: deque[Decision] = deque(maxlen=MOST_RECENT)
         self._state, self._followed_at = WatermarkState(), EPOCH  # after the last entry read, and the time of the read
         self._shown: tuple[int, DecisionRecord, WatermarkState] | None = None
@@ -180,8 +177,7 @@ class Page:
     def cell(self, x: float, y: float, drawn_at: str) -> str:
         """Describe the chart's cell at the point (x, y), with the streams of the cell's landed rows. Empty if the point
         is in no cell, or if the chart has been redrawn since `drawn_at`."""
-        plane = (self._log.found or {}).get("plane")
-        if plane is None or iso(plane["at"]) != drawn_at:
+        if (plane := (self._log.found or {}).get("plane")) is None or iso(plane["at"]) != drawn_at:
             return ""
         chart, seconds = plane_chart(plane), plane["cell_seconds"]
         for start, event, count in plane["cells"]:  # noqa: B007 (the one that is found)
@@ -209,8 +205,7 @@ class Page:
         lake = self._lakes[0]
         log = lake.tracking_log()
         if self._shown is None or now - self._followed_at > FOLLOWS_FOR:
-            found = read_decided(log)
-            if found is None:
+            if (found := read_decided(log)) is None:
                 return self._ticks(lake, None, now)
             before = standing_before(log, found[0])
             self._state, self._shown = before.after(*found), (*found, before)
@@ -288,8 +283,7 @@ def verdict_of(
         return PageVerdict("bad", f"No decision for {rough(now - why['at'])}", sentences)
     if said:
         return PageVerdict("bad", "Something is wrong", sentences)
-    held = next((hold for hold in why["holds"] if hold["until"] is None), None)
-    if held is not None:
+    if held := next((hold for hold in why["holds"] if hold["until"] is None), None):
         lasted = f"{'at least ' if held['lasted'] > HOURS else ''}{rough(held['lasted'])}"
         return PageVerdict("hold", f"The watermark has stood still for {lasted}", sentences)
     if why["reason"].is_hold:

@@ -75,8 +75,7 @@ class Recorder:
     """
 
     def __init__(self, settings: Settings, every: Mapping[str, timedelta], jobs: Sequence[str], clock: Clock) -> None:
-        self._settings = settings
-        self._clock = clock
+        self._settings, self._clock = settings, clock
         self._pipeline = {PIPELINE: settings.pipeline_name}
         self._every, self._jobs = dict(every), tuple(jobs)
         self._began = clock.now()
@@ -280,8 +279,7 @@ def backlogs(state: WatermarkState, now: datetime) -> Iterator[tuple[Instrument,
         age = timedelta(0) if was_empty else reading.newest.age + max(now - reading.newest.observed_at, timedelta(0))
         messages: int | None = 0 if was_empty else None
         if not was_empty and name == Side.BASE:
-            since = state.histogram.since(to_us(reading.oldest_unacked), bucket_of(now))
-            messages = state.histogram.messages_at(since)
+            messages = state.histogram.messages_at(state.histogram.since(to_us(reading.oldest_unacked), bucket_of(now)))
         elif not was_empty and used.seconds > 0:
             messages = round(used.tracked / used.seconds * age.total_seconds())
         pulled, size = (used.landed, used.landed_bytes) if name == Side.BASE else (used.tracked, used.tracked_bytes)

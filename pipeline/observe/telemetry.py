@@ -47,8 +47,7 @@ class Telemetry:
             elif one.kind is Kind.COUNTER:
                 self._add[one] = meter.create_counter(one.name, **words).add
             else:
-                bounds = list(SECONDS)
-                histogram = meter.create_histogram(one.name, explicit_bucket_boundaries_advisory=bounds, **words)
+                histogram = meter.create_histogram(one.name, explicit_bucket_boundaries_advisory=SECONDS, **words)
                 self._add[one] = histogram.record
 
     def add(self, measured: Measured) -> None:
@@ -87,8 +86,7 @@ def _reader(chosen: MetricsSettings) -> tuple[MetricReader, Callable[[], bytes] 
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
-        reader = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
-        return reader, lambda: generate_latest(registry)
+        return PrometheusMetricReader(scope_info_enabled=False, registry=registry), lambda: generate_latest(registry)
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 

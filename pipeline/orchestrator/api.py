@@ -94,8 +94,7 @@ class DagsterApi:
     def _found(self, job: str, lake: str) -> tuple[str, str]:
         mark = {"key": PIPELINE, "value": pipeline_tag(lake)}
         answer = self._ask(LOCATION, {"location": self._location})
-        entry = answer["workspaceLocationEntryOrError"]
-        if entry is None:
+        if (entry := answer["workspaceLocationEntryOrError"]) is None:
             entries = answer["locationStatusesOrError"].get("entries", ())
             names = ", ".join(sorted(one["name"] for one in entries)) or "none"
             raise ServiceFailed(
@@ -180,8 +179,7 @@ def headers_of_the_environment(ui: str) -> dict[str, str]:
     they are malformed, or would be sent unencrypted to another machine. The error does not quote the headers."""
     headers = {}
     for line in filter(str.strip, os.environ.get(HEADERS, "").splitlines()):
-        found = A_HEADER.fullmatch(line.strip())
-        if found is None:
+        if (found := A_HEADER.fullmatch(line.strip())) is None:
             raise InvalidSettings(f"${HEADERS} cannot be read: write one header per line, as Name: value")
         headers[found[1]] = found[2]
     named = urlsplit(ui)

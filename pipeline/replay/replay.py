@@ -101,8 +101,7 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verifi
                         return Verification(decisions, compacted, unknowable, Difference(entry.state, derived))
                     compacted += 1
             state = state.after(state.number + 1, entry)
-        recorded = tick.recorded
-        if recorded is None:
+        if (recorded := tick.recorded) is None:
             raise ValueError("a tick without its recorded decision cannot be verified")
         if state.is_missing_entries and not recorded.decision.knows_of_a_loss:
             unknowable += 1

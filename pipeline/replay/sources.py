@@ -62,11 +62,9 @@ class ParquetTrace:
         refuse_newer(str(path), schema.metadata, "trace")
         self._named = by.column(schema.names)
         occurrences = {name: schema.names.count(name) for name in (*COLUMNS, self._named)}
-        repeated = [name for name, times in occurrences.items() if times > 1]
-        if repeated:
+        if repeated := [name for name, times in occurrences.items() if times > 1]:
             raise TraceUnusable(f"{path} repeats the column {', '.join(repeated)}; keep one of each name")
-        missing = [name for name, times in occurrences.items() if not times]
-        if missing:
+        if missing := [name for name, times in occurrences.items() if not times]:
             raise TraceUnusable(
                 f"{path} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} (it has "
                 f"{', '.join(schema.names) or 'none'}); a trace has one row per message, with {', '.join(COLUMNS)}"
@@ -164,8 +162,7 @@ def recorded_ticks(log: TrackingLog, since: datetime | None = None) -> tuple[Wat
     first compacted entry. Entries after the last decision are ignored. Raises CorruptObject if an entry is damaged
     or missing.
     """
-    numbers = log.numbers()
-    if not numbers:
+    if not (numbers := log.numbers()):
         return WatermarkState(), iter(())
     first = numbers[0] if since is None else _compacted_before(log, numbers, since)
     entries = read_ahead(log.listed_entry, range(first, numbers[-1] + 1))
@@ -189,10 +186,8 @@ def _ticks(entries: Iterator[tuple[int, Entry]]) -> Iterator[Tick]:
 
 def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> int:
     for number, entry in read_ahead(log.entry, reversed(numbers)):
-        if isinstance(entry, Compacted):
-            decision = entry.state.decision
-            if decision is not None and decision.at < since:
-                return number
+        if isinstance(entry, Compacted) and (decision := entry.state.decision) is not None and decision.at < since:
+            return number
     return numbers[0]
 
 
@@ -244,10 +239,9 @@ class LakeLandings:
         """Create a trace of the messages that landed from `since` to `until`, both included. Messages whose ids are in
         `left_out` are left out, and so are messages that landed after a release that covers them. `by` is a cohort key:
         in batches, its value is the stream of a message."""
-        self._by, self._released = by, released
+        self._by, self._released, self._left_out = by, released, left_out
         self._heartbeats, self._table = heartbeats, heartbeats.in_place()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
-        self._left_out = left_out
         self._until_us = NEVER if until is None else to_us(until)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:

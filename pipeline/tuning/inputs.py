@@ -84,14 +84,12 @@ def cohorts_of(trace: Trace, by: CohortKey, source: str, report_on: Callable[[Tr
     without = counts.pop(None, 0)
     if without and not counts:
         raise NothingToTune(f"none of the {without:,} messages in {source} has a value for {by}; split by another key")
-    together = report_on(trace)
-    if together is None:
+    if (together := report_on(trace)) is None:
         raise NothingToTune(f"in {source} no message with an event time has landed; try a different trace or --since")
     values = [value for value, _ in counts.most_common(MOST_COHORTS)]
     try:
         with TemporaryDirectory(prefix="tidemark-cohorts-") as folder:
-            parts = map(ParquetTrace, _split(trace, values, Path(folder)))
-            named = zip([*values, None], parts, strict=True)
+            named = zip([*values, None], map(ParquetTrace, _split(trace, values, Path(folder))), strict=True)
             cohorts = [Cohort(value, part.rows, report_on(part)) for value, part in named if part.rows]
     except OSError as error:
         message = f"{source} cannot be split in {gettempdir()} ({error}); set TMPDIR to a folder with free space"
@@ -143,8 +141,7 @@ def report_on_trace(path: Path, asked: Asked) -> TuningReport:
     """Make the report on a trace file. The ticks are simulated, at the interval in the settings. The readings need no
     slack, because the times in a trace are exact. Raises TraceUnusable."""
     trace, watermark = ParquetTrace(path), asked.settings.watermark
-    disorder = disorder_of(trace, watermark.band)
-    if disorder is None:
+    if (disorder := disorder_of(trace, watermark.band)) is None:
         raise TraceUnusable(f"{path} has no message with an event time; name a trace that has some")
     if not any((batch.valid().landed_us != NEVER).any() for batch in trace.batches()):
         raise TraceUnusable(
@@ -211,8 +208,7 @@ def cohorts_on(source: Path | Lake, by: CohortKey, asked: Asked) -> Cohorts:
         ticks = partial(ticks_at, tick_us=tick_us, observed_us=observed_us, complete_from=begins)
 
     def report_on(part: Trace) -> TuningReport | None:
-        disorder = disorder_of(part, settings.watermark.band)
-        if disorder is None:
+        if (disorder := disorder_of(part, settings.watermark.band)) is None:
             return None
         workload = Workload(ticks(part), part, disorder.first_publish_us, disorder.last_publish_us)
         report = make_report(workload, disorder, name, asked, with_quantiles=False)

@@ -151,11 +151,9 @@ def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, s
 def _late_lines(report: TuningReport, across: Callable[[BandOutcome], float | None]) -> list[charts.Line]:
     lines = []
     for variant in report.tuning.variants:
-        points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]
-        is_rule = variant in report.rules
-        style = variant.rule if is_rule else f"{variant.rule}-q"
-        known = [(x, y, text) for x, y, text in points if x is not None]
-        lines.append(charts.Line(variant.name, style, known, is_rule))
+        outcomes, is_rule = report.tuning.of(variant), variant in report.rules
+        points = [(x, each.late_share, _text(each)) for each in outcomes if (x := across(each)) is not None]
+        lines.append(charts.Line(variant.name, variant.rule if is_rule else f"{variant.rule}-q", points, is_rule))
     return lines
 
 

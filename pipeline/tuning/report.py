@@ -295,8 +295,7 @@ def those_that_delay(rejected: Sequence[RejectedPayload], disorder: Disorder) ->
 def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -> str | None:
     """Return a sentence about rejected messages that may delay the watermark, with their streams; None if there are no
     such messages."""
-    delaying = those_that_delay(rejected, disorder)
-    if not delaying:
+    if not (delaying := those_that_delay(rejected, disorder)):
         return None
     streams = by_stream(delaying)
     named = [f"{count:,} of {stream}" for stream, count in streams.items()]
@@ -318,8 +317,7 @@ def blame_sentence(disorder: Disorder, side: Side) -> str | None:
     found = disorder.sides[side]
     worst, messages, streams = found.worst, found.beyond_band, found.streams
     if not messages:
-        band = format_duration(disorder.band)
-        return f"No stream is {side}: no message is {side} by more than the band of {band}."
+        return f"No stream is {side}: no message is {side} by more than the band of {format_duration(disorder.band)}."
     share = percent(messages / disorder.messages)
     if not streams:
         return f"No stream is {side} by more than the band; {share} of the messages are, but these have no stream."

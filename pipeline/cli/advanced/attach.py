@@ -116,8 +116,7 @@ class Attached:
     def check_options(self) -> None:
         """Check the options of both subscriptions, and print the dangers (see `Drift`) as warnings. Raises
         ProvisionRefused if an option makes the watermark wrong, and PubSubError if the lookup fails."""
-        found = self._pubsub.drift()
-        if found.breaks:
+        if (found := self._pubsub.drift()).breaks:
             raise ProvisionRefused("; ".join(found.breaks))
         self._looks_at = self._clock.monotonic() + CHECKS_EVERY.total_seconds()
         self.warn(found.dangers)

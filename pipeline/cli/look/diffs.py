@@ -71,21 +71,18 @@ def diffs(
 def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, as_json: bool) -> None:
     named = None if window is None else window_named(at.settings, window)
     table = at.lake.diffs().table
-    stored = table.current()
-    if stored is None:
+    if (stored := table.current()) is None:
         raise no_window(at.settings)
     key = named.key if named else None if stream is not None else max(at.lake.diffs().computed(), default=None)
     every, wanted = [field.name for field in stored.schema().fields], pc.field("stream_id") == stream
     found = table.rows(stored, every, None if stream is None else wanted, None if key is None else [key])
     nothing = ""
     if named is not None and not found.num_rows:
-        stage = stage_of(named, at.lake, at.settings)
-        if stage not in (Stage.COMPUTED, Stage.EMPTY):
+        if (stage := stage_of(named, at.lake, at.settings)) not in (Stage.COMPUTED, Stage.EMPTY):
             raise WindowNotComputed(words(stage, named))
         nothing = f"{words(stage, named)}; " if stage is Stage.EMPTY else ""
     elif key is not None and not found.num_rows:
-        files = table.listed(stored)
-        filled = pc.max(files.filter(pc.field("num_records") > 0)[f"partition.{PARTITION}"]).as_py()
+        filled = pc.max(table.listed(stored).filter(pc.field("num_records") > 0)[f"partition.{PARTITION}"]).as_py()
         nothing = _empty(key, filled)
     found = found.sort_by([("event_time", "ascending"), ("stream_id", "ascending")])
     rows = found.slice(max(0, found.num_rows - limit))
@@ -96,8 +93,7 @@ def _of_diffs(at: Here, window: str | None, stream: str | None, limit: int, *, a
 
 def _of_custom(at: Here, name: str, window: str | None, limit: int, *, as_json: bool) -> None:
     table = at.lake.own_table(name)
-    made = table.made()
-    if not made:
+    if not (made := table.made()):
         raise LakeError(
             f"no window of {name} is computed in {at.settings.lake.uri}; `tidemark status --all` lists the tables"
         )
@@ -128,8 +124,7 @@ def _corrections(
     known = {HEARTBEAT_DIFFS, *settings.tables, *lake.own_tables()}
     if table is not None and table not in known:
         raise InvalidSettings(f"there is no table {table}; the tables are {', '.join(sorted(known))}")
-    sought = Sought(table, window and _key(at, table, window), since)
-    rows = lake.corrections().newest(sought, limit)
+    rows = lake.corrections().newest(Sought(table, window and _key(at, table, window), since), limit)
     if as_json:
         for row in rows:
             print_json({**row, **{name: _object(row[name]) for name in JSON_COLUMNS}}, exact=True)

@@ -38,8 +38,7 @@ def explain(
     settings, now = load_settings(), SystemClock().now()
     lake, tick = lake_of(settings), settings.watermark.tick
     log = lake.tracking_log()
-    found = read_decided(log, at)
-    if found is None:
+    if (found := read_decided(log, at)) is None:
         raise no_decision(settings)
     explanation, facts = read_explained(log, *found, tick)
     if picture is not None:

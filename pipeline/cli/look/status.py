@@ -229,5 +229,4 @@ def read_custom_tables(at: Here, now: datetime, failures: Sequence[Mapping[str, 
 def _followed(at: Here, now: datetime) -> Followed:
     windowing, lookback, lake = at.settings.windowing, at.settings.windows.lookback, at.lake
     kept, watermark = lake.kept_windows(windowing, lookback), lake.tracking_log().newest().watermark
-    closed = kept.closed(None if watermark is None else min(watermark, now))
-    return Followed.read(lake, windowing, lookback, closed)
+    return Followed.read(lake, windowing, lookback, kept.closed(None if watermark is None else min(watermark, now)))

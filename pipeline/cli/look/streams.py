@@ -54,8 +54,7 @@ def streams(
     settings, lake, windowing = at.settings, at.lake, at.settings.windowing
     table = lake.diffs().table
     refuse_other_length(table, table.current(), windowing.length)
-    computed = sorted(lake.diffs().computed())
-    if not computed:
+    if not (computed := sorted(lake.diffs().computed())):
         raise no_window(settings)
     key = computed[-1] if window is None else window_named(settings, window).key
     if key not in computed:

@@ -81,11 +81,9 @@ class Preview:
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
     """Compute the effect of a release. Raises LakeError if there is nothing to release, or if the effect is unknown."""
-    decided = state.record
-    if decided is None:
+    if (decided := state.record) is None:
         raise no_decision(settings)
-    base = decided.decision.base
-    if base is None:
+    if (base := decided.decision.base) is None:
         raise LakeError(
             "base's backlog was never read, so the effect of a release is unknown; `tidemark explain` says what is "
             "missing, and `tidemark status` says why"
@@ -105,13 +103,11 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
     # Whole seconds: the second that contains the time is shown whole.
     since = bucket_start(bucket_of(base.oldest_unacked))
     until = bucket_start(bucket_of(release.before - MICROSECOND) + 1)
-    heartbeats = lake.heartbeats()
     found = outstanding(state.histogram, landed_by_second(lake, since, until), since, until)
-    begin = without.watermark
-    if begin is None:  # from the first message, tracked or landed: tracking may have begun later
+    if (begin := without.watermark) is None:  # from the first message, tracked or landed: tracking may have begun later
         tracked_us = state.histogram.oldest_event_us
         tracked = None if tracked_us is None else from_us(tracked_us)
-        begin = oldest_of(tracked, heartbeats.extent().oldest_event_time)
+        begin = oldest_of(tracked, lake.heartbeats().extent().oldest_event_time)
     closing = ClosedWindows(None, None, 0)
     if begin is not None and released.watermark is not None:
         closing = ClosedWindows.between(begin, released.watermark, settings.windowing)
@@ -143,9 +139,6 @@ def operator() -> str:
 
 def _facts(preview: Preview) -> dict[str, Any]:
     found, closing = preview.outstanding, preview.closing
-    without, released = (
-        {"watermark": decision.watermark, "reason": decision.reason} for decision in (preview.without, preview.released)
-    )
     return {
         "before": preview.release.before,
         "base_oldest_unacked": preview.base.oldest_unacked,
@@ -156,8 +149,8 @@ def _facts(preview: Preview) -> dict[str, Any]:
         "oldest_event_time": found.oldest_event_time,
         "outstanding": found.in_lines(LINES),
         "notes": preview.notes,
-        "without": without,
-        "with": released,
+        "without": {"watermark": preview.without.watermark, "reason": preview.without.reason},
+        "with": {"watermark": preview.released.watermark, "reason": preview.released.reason},
         "windows_closing": closing.count,
         "first_window": closing.first,
         "last_window": closing.last,
@@ -180,8 +173,7 @@ def _show(preview: Preview) -> None:
         published = f"{iso(line.published_from)} + {format_duration(line.published_before - line.published_from)}"
         figures = (line.tracked, line.landed, line.outstanding_at_most, line.oldest_event_time)
         table.add_row(published, *map(text_of, figures))
-    totals = (found.tracked, found.landed, found.at_most, found.oldest_event_time)
-    table.add_row("[bold]all[/]", *map(text_of, totals))
+    table.add_row("[bold]all[/]", *map(text_of, (found.tracked, found.landed, found.at_most, found.oldest_event_time)))
     say(table)
     for note in preview.notes:
         say(f"[yellow]note[/] {note}")

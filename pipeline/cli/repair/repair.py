@@ -157,8 +157,7 @@ def _recompute(settings: Settings, first: Window, last: Window, table: str | Non
 def launch(settings: Settings, first: Window, last: Window, job: str = COMPUTE_WINDOWS) -> str:
     """Ask Dagster for one run over a range of windows. Return a sentence with the run's address. Raises
     ServiceFailed if Dagster does not answer or refuses the run."""
-    asked = {WINDOWS: f"{first.key}{TO}{last.key}"}
-    run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, asked)
+    run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, {WINDOWS: f"{first.key}{TO}{last.key}"})
     return f"requested {_named(first, last)}; the run is at {run}"
 
 
@@ -167,9 +166,8 @@ def _named(first: Window, last: Window) -> str:
 
 
 def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str | None) -> tuple[datetime, datetime]:
-    windows = (None if text is None else window_named(settings, text) for text in (first, last))
     try:
-        found = surveyor.range_of(*windows)
+        found = surveyor.range_of(*(None if text is None else window_named(settings, text) for text in (first, last)))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if found is None:
@@ -196,9 +194,8 @@ def _show(survey: Survey, now: datetime, out: Console) -> None:
     for kind, count in shown.items():
         if count > NAMED_OF_A_KIND:
             out.print(f"{kind:<10}{count - NAMED_OF_A_KIND} more; --json has all")
-    windows = counted(survey.windows, "window")
     out.print(
-        f"[dim]checked {windows} from {iso(survey.start)} to {iso(survey.end)}, "
+        f"[dim]checked {counted(survey.windows, 'window')} from {iso(survey.start)} to {iso(survey.end)}, "
         f"{counted(survey.files, 'file')} of these windows, and {survey.log.entries_read} tracking log entries[/]"
     )
 

@@ -67,8 +67,7 @@ def try_(
     if sample is not None:
         samples = _of_the_topic(settings, clock, sample, timeout or SAMPLE_WAIT, quiet=as_json)
     else:
-        attributes = dict(map(_attribute, attribute or ()))
-        reading = SampleReading(now, attributes, published, settings.message.payload)
+        reading = SampleReading(now, dict(map(_attribute, attribute or ())), published, settings.message.payload)
         samples = read_samples(files or (), reading)
     accepted = None
     if settings.contract.payload.asks_for_schemas:  # no other trial needs the lake

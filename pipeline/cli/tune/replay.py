@@ -178,12 +178,10 @@ def _of_lake(
     at = here()
     settings, lake = at.settings, at.lake
     log = lake.tracking_log()
-    newest = log.newest().record
-    if newest is None:
+    if (newest := log.newest().record) is None:
         raise no_decision(settings)
     state, ticks = recorded_ticks(log, since)
-    first = next(ticks, None)
-    if first is None:
+    if (first := next(ticks, None)) is None:
         raise LakeError(
             f"the log of {settings.lake.uri} has no decision after the time of --since; the newest was made at "
             f"{iso(newest.decision.at)}. Give an earlier --since, or none"
@@ -199,8 +197,7 @@ def _of_lake(
         noted = _noted(progress.track(every, description="deciding"), recorded)
         if what_if:
             policy = replace(newest.policy.with_band(given.get("band", newest.policy.band)), **given)
-            again = decide_again(noted, policy, state, rules)
-            outcome = replayed([decided.decision for decided in again], landings)
+            outcome = replayed([made.decision for made in decide_again(noted, policy, state, rules)], landings)
             was = replayed(recorded, landings)
         else:
             verdict = verify(noted, state)

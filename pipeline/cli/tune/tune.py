@@ -136,8 +136,7 @@ def _print_cohorts(terminal: Console, found: Cohorts) -> None:
     band, lags, lacks = format_duration(whole.band), ("median", "99 %"), False
     figures = ("messages", "share", f"late with {band}", *lags, "enough", "late with that", *lags)
     for variant in whole.rules:
-        title = f"\nrule {variant.name}: late messages, and the watermark's lag"
-        table = columns("", right=figures, title=title)
+        table = columns("", right=figures, title=f"\nrule {variant.name}: late messages, and the watermark's lag")
         for name, part in [("all together", Cohort(None, found.messages, whole)), *named]:
             cells = ["—"] * 7
             if part.report is not None:

@@ -414,8 +414,7 @@ def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
 
 def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Iterator[Written]:
     section = document.setdefault(setting.section, tomlkit.table())
-    before = section.get(setting.key)
-    if before == setting.value:
+    if (before := section.get(setting.key)) == setting.value:
         return
     section[setting.key] = setting.value
     item = section[setting.key]

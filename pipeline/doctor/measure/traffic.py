@@ -52,8 +52,7 @@ class Timed:
         self._client, self._clock, self._seconds = client, clock, seconds
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._client, name)
-        if not callable(found):
+        if not callable(found := getattr(self._client, name)):
             return found
 
         def timed(*args: Any, **named: Any) -> Any:
