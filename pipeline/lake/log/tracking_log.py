@@ -120,12 +120,7 @@ class TrackingLog:
     """
 
     def __init__(
-        self,
-        objects: ObjectStore,
-        *,
-        checkpoint_every: int,
-        past: PastEntries | None = None,
-        clock: Clock | None = None,
+        self, objects: ObjectStore, checkpoint_every: int, past: PastEntries | None = None, clock: Clock | None = None
     ) -> None:
         """Open the log. Each append also checks that its number was not taken by an entry that has been archived since
         the last read. With a `clock`, this check is skipped if the last read or append was less than QUICK ago."""
