@@ -93,6 +93,7 @@ class Candidate:
 
 Verdict = Passed | Held | Candidate
 Rule = Callable[[Situation], Verdict]
+Rules = Sequence[Rule]
 
 
 def fresh_readings(s: Situation) -> Verdict:
@@ -208,7 +209,7 @@ def bound(s: Situation) -> Verdict:
     return frontier(s) if s.policy.rule == "frontier" else band(s)
 
 
-RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, bound)
+RULES: Rules = (fresh_readings, same_epoch, complete, ready, silence, bound)
 
 
 def anchor_before(histogram: Histogram, band_edge: datetime) -> datetime | None:
