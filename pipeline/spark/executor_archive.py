@@ -95,12 +95,9 @@ class Manifest:
 
 def own_manifest() -> Manifest:
     """Return the manifest for an archive that this process packs."""
-    return Manifest(
-        python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        machine=f"{platform.system().lower()}-{platform.machine()}",
-        tidemark=own_version(),
-        contract=CONTRACT,
-    )
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    machine = f"{platform.system().lower()}-{platform.machine()}"
+    return Manifest(python, machine, own_version(), CONTRACT)
 
 
 def pack(file: Path) -> list[str]:

@@ -162,9 +162,8 @@ class Housekeeper:
     def _pack_log(self) -> Iterator[Done]:
         now = self._clock.now()
         did = self._packing.pack(now - PACKED_AFTER, now, dry_run=self._dry_run)
-        gone, left = did["leftovers"], ""
-        if gone:
-            left = f", and deleted {counted(gone, 'leftover object')} of archived entries"
+        gone = did["leftovers"]
+        left = f", and deleted {counted(gone, 'leftover object')} of archived entries" if gone else ""
         says = f"moved {did['entries']:,} entries to {counted(did['archives'], 'archive')}{left}"
         yield _done(did, says, f"no further entries older than {format_duration(PACKED_AFTER)} can be archived")
 
@@ -206,9 +205,8 @@ class Housekeeper:
         if not self._dry_run:
             remove_orphans(gone, self._lake.objects())
         figures = {"files": len(gone), "bytes": sum(orphan.size for orphan in gone)}
-        left = ""
-        if len(gone) < len(found):
-            left = f"{counted(len(found) - len(gone), 'file')} may contain landed messages (see `tidemark repair`); "
+        kept = len(found) - len(gone)
+        left = f"{counted(kept, 'file')} may contain landed messages (see `tidemark repair`); " if kept else ""
         says = f"{left}deleted {counted(len(gone), 'unreferenced file')}, {figures['bytes']} bytes"
         yield _done(figures, says, f"{left}no unreferenced file older than {format_duration(GRACE)} can be deleted")
 
