@@ -190,8 +190,7 @@ class WatermarkState:
         `Beginning`."""
         if self.complete_from is None:
             raise ValueError("no decision is possible before the log's first entry is read")
-        previous = self.decision
-        complete_from = self.complete_from
+        previous, complete_from = self.decision, self.complete_from
         if self.is_missing_entries:
             # Tracking's reading is not used: a lost entry may hold messages published after it, acknowledged out of
             # order. If this clock is behind the server's, a reading may have been observed later than now.

@@ -185,10 +185,8 @@ def _dumped(record: DecisionRecord) -> Any:
 def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
     """Return the fields of a decision and of its evidence in one dict, keyed by their names in the log."""
     found = _DECISION.dump_python(decision, mode=mode)
-    evidence = found["evidence"] or {}
-    found |= {"messages_in_band": 0, "passed_over": 0} | {
-        STORED_AS.get(name, name): value for name, value in evidence.items()
-    }
+    evidence = {STORED_AS.get(name, name): value for name, value in (found["evidence"] or {}).items()}
+    found |= {"messages_in_band": 0, "passed_over": 0} | evidence
     if "pin" in found:
         found["candidate"] = found["pin"]["min_event_time"]
     return {name: found.get(name) for name in DECISION}
