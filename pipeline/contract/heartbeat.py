@@ -283,8 +283,7 @@ class HeartbeatReader:
         parts = []
         for place in self.contract.stream_id:
             value = place.find(attributes, payload)
-            part = id_of(value)
-            if not part:
+            if not (part := id_of(value)):
                 if value is None or value == "":
                     wrong = _missing(place, value)
                 elif isinstance(value, str):

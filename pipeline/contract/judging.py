@@ -122,8 +122,7 @@ def _of_too_many_hours(owners: Ints, is_heartbeat: Bools, event_us: Ints) -> Ite
     rejection. `owners` has the position of each row's message."""
     for owner in np.flatnonzero(np.bincount(owners) > MOST_HOURS).tolist():
         rows = np.flatnonzero(owners == owner)
-        hours = len(np.unique(event_us[rows[is_heartbeat[rows]]] // HOUR_US))
-        if hours > MOST_HOURS:
+        if (hours := len(np.unique(event_us[rows[is_heartbeat[rows]]] // HOUR_US))) > MOST_HOURS:
             wrong = f"the message has heartbeats of {hours} event hours; a message may have at most {MOST_HOURS}"
             rejection = Rejection(RejectionReason.TOO_MANY_ELEMENTS, f"{wrong}: publish several messages")
             yield from ((row, rejection) for row in rows.tolist())

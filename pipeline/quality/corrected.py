@@ -58,8 +58,7 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
     Without a new commit, the call only updates the open table and reads one note. Raises LakeError, and TableConflict
     after RACES lost attempts. After an error, the next call continues from the last recorded version.
     """
-    current = followed.table.table.current()
-    if current is None:
+    if (current := followed.table.table.current()) is None:
         return 0
     newest = Position(str(current.metadata().id), current.version())
     kept, generation = corrections.followed.found(followed.name)

@@ -276,8 +276,7 @@ class Staleness:
 
     def _compare(self, comparison: TableComparison, before: StalenessCheckpoint, newest: int) -> MissedHeartbeats:
         versions, unknown, left = self._versions(self._runs_of(comparison.diffs))
-        left = left or comparison.advance(versions)
-        if left:
+        if left := left or comparison.advance(versions):
             return replace(self._missed, left=left)
         self._comparison = None
         checkpoint = replace(

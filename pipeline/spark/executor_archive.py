@@ -216,8 +216,7 @@ def environment_config(archive: str) -> dict[str, str]:
 def check_archive(config: Mapping[str, str]) -> None:
     """Raise InvalidSettings if the configuration names a local archive that is missing, that was not made by `tidemark
     provision --executors`, or that is for another Python version or machine type."""
-    archive = config.get(ARCHIVE)
-    if archive is None or is_address(archive):
+    if (archive := config.get(ARCHIVE)) is None or is_address(archive):
         return
     theirs, ours = asdict(manifest_of(Path(archive))), asdict(own_manifest())
     for name in MUST_AGREE:

@@ -105,8 +105,7 @@ class Housekeeper:
         if keep.heartbeats is None and keep.windows is None:
             yield "all are kept", {}
             return
-        until = self._event_time_reached()
-        if until is None:
+        if (until := self._event_time_reached()) is None:
             yield "there is no watermark yet", {}
             return
         # Windows of custom tables last at most a day. Rounded to whole days, retention removes none of them before its

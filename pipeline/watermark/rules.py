@@ -171,8 +171,7 @@ def band(s: Situation) -> Verdict:
     The band ends at `T`, the tracking reading. It begins at the earliest of three times: `B` (the base reading),
     `T - D` (where `D` is `policy.band`), and the anchor (the newest valid message from before `T - D`).
     """
-    anchor = anchor_before(s.holding, s.band_edge)
-    if anchor is None:
+    if (anchor := anchor_before(s.holding, s.band_edge)) is None:
         return Held(Finding.NO_DATA, Reason.HELD_NO_DATA)
     return least_since(s, band_start(s.oldest_base, s.band_edge, anchor), anchor)
 

@@ -359,8 +359,7 @@ class TrackingLog:
             if tail is not None and tail[0] != state.number:  # an overlapping tick in another thread has read on
                 state = self._standing = None
                 continue
-            entry = build(state)
-            if entry is None:
+            if (entry := build(state)) is None:
                 return state
             number, content, seen = state.number + 1, encode(entry, self._writer), self._now()
             try:
@@ -488,8 +487,7 @@ class TrackingLog:
     def _restored(self) -> WatermarkState:
         """Return the state folded from the newest compacted entry and all later entries. If there is no compacted
         entry, fold all entries. Raises CorruptObject if a needed entry is missing."""
-        numbers = self.live_numbers()
-        if not numbers:
+        if not (numbers := self.live_numbers()):
             return WatermarkState()
         state = folded_up_to(numbers[-1], self._live_entry)
         self._tail = state.number, self._live_content(state.number)

@@ -325,8 +325,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
                 with self._kept_lock:
                     self._kept[name] = content
             return pa.BufferReader(content)
-        stored = self._objects.find(name)
-        if not stored.is_file:
+        if not (stored := self._objects.find(name)).is_file:
             raise _missing(path)
         return pa.PythonFile(io.BufferedReader(_Ranges(self._objects, stored), READ_BYTES), mode="r")
 

@@ -287,8 +287,7 @@ class LakeTable:
         self, start: datetime, end: datetime, columns: Sequence[str] = PUBLISHED, damaged: Damaged | None = None
     ) -> pa.Table:
         """Return the rows published in `[start, end)`, with these columns."""
-        table = self.current()
-        if table is None:
+        if (table := self.current()) is None:
             return pa.schema(map(self.schema.field, columns)).empty_table()
         wanted, partitions = self.published_in(start, end, table)
         return self.rows(table, columns, wanted, partitions, damaged)
@@ -309,8 +308,7 @@ class LakeTable:
         """Yield the rows of the newest version that match the filter `wanted`, with these columns, in batches of at
         most SCANNED_ROWS. Only rows of these partitions are yielded. Files are not opened if their statistics show that
         no row matches. Yields nothing if the table does not exist."""
-        table = self.current()
-        if table is None:
+        if (table := self.current()) is None:
             return
         with table_errors(self.uri):
             pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])]
@@ -326,8 +324,7 @@ class LakeTable:
         """Return one row per file of the newest version, or of the open table `at`, with the file's partition and
         statistics. The columns `oldest` and `newest` are the bounds of the file's event times, as in DataFile. Returns
         no rows if the table does not exist."""
-        table = at or self.current()
-        if table is None:
+        if (table := at or self.current()) is None:
             columns = {**FILE_COLUMNS, f"partition.{self.partition_column}": pa.string()}
             return pa.schema(columns).empty_table()
         files = pa.table(table.get_add_actions(flatten=True))
@@ -442,8 +439,7 @@ class LakeTable:
         return self._altered(lambda alter: alter.add_columns(changed)) if changed else table
 
     def _created(self, schema: pa.Schema) -> DeltaTable:
-        table = self.current()
-        if table is None:
+        if (table := self.current()) is None:
             with table_errors(self.uri):
                 self._create(schema)
             table = self.current()
