@@ -76,6 +76,7 @@ FILE_COLUMNS = {
 """Columns of `LakeTable.listed` that all tables have, with their types."""
 
 PUBLISHED = ("message_id", "publish_time")
+"""The columns that `LakeTable.published_between` returns by default."""
 
 CUT = timedelta(milliseconds=1)
 """Time added to the newest event time in a file's statistics. The Delta library truncates that time to milliseconds;
