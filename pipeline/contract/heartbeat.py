@@ -53,11 +53,6 @@ class EventTimeUnit(StrEnum):
         """The human-readable name of a unit other than AUTO."""
         return "RFC 3339" if self is EventTimeUnit.RFC_3339 else f"{self.name.lower()} since the epoch"
 
-    @property
-    def nanoseconds(self) -> int:
-        """The unit of a numeric event time, in nanoseconds. With AUTO, the unit is a millisecond."""
-        return NANOSECONDS_EACH[self]
-
 
 NANOSECONDS_EACH: Mapping[EventTimeUnit, int] = {
     EventTimeUnit.AUTO: 10**6,
@@ -66,6 +61,7 @@ NANOSECONDS_EACH: Mapping[EventTimeUnit, int] = {
     EventTimeUnit.MICROSECONDS: 10**3,
     EventTimeUnit.NANOSECONDS: 1,
 }
+"""The unit of a numeric event time, in nanoseconds. With AUTO, the unit is a millisecond."""
 
 
 def read_event_time(
@@ -111,7 +107,7 @@ def _count(written: Any, unit: EventTimeUnit, form: re.Pattern[str]) -> int | No
     if not isinstance(written, str) or not form.fullmatch(written):
         return None
     whole, _, decimals = written.partition(".")
-    return int(whole + decimals) * unit.nanoseconds // (1000 * int(10 ** len(decimals)))
+    return int(whole + decimals) * NANOSECONDS_EACH[unit] // (1000 * int(10 ** len(decimals)))
 
 
 def _moment(written: Any, form: re.Pattern[str], timezone: tzinfo | None) -> int | None:
@@ -287,8 +283,7 @@ class HeartbeatReader:
         parts = []
         for place in self.contract.stream_id:
             value = place.find(attributes, payload)
-            part = id_of(value)
-            if not part:
+            if not (part := id_of(value)):
                 if value is None or value == "":
                     wrong = _missing(place, value)
                 elif isinstance(value, str):

@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import HOUR_US, duration_us, to_us
-from tidemark.pipeline.contract.heartbeat import EventTimeUnit, Heartbeat, HeartbeatReader, MessageContract
+from tidemark.pipeline.contract.heartbeat import (
+    NANOSECONDS_EACH,
+    EventTimeUnit,
+    Heartbeat,
+    HeartbeatReader,
+    MessageContract,
+)
 from tidemark.pipeline.contract.messages import MOMENT, Attributes, Ints, Messages
 from tidemark.pipeline.contract.payloads.decoder import Decoded
 from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided
@@ -116,8 +122,7 @@ def _of_too_many_hours(owners: Ints, is_heartbeat: Bools, event_us: Ints) -> Ite
     rejection. `owners` has the position of each row's message."""
     for owner in np.flatnonzero(np.bincount(owners) > MOST_HOURS).tolist():
         rows = np.flatnonzero(owners == owner)
-        hours = len(np.unique(event_us[rows[is_heartbeat[rows]]] // HOUR_US))
-        if hours > MOST_HOURS:
+        if (hours := len(np.unique(event_us[rows[is_heartbeat[rows]]] // HOUR_US))) > MOST_HOURS:
             wrong = f"the message has heartbeats of {hours} event hours; a message may have at most {MOST_HOURS}"
             rejection = Rejection(RejectionReason.TOO_MANY_ELEMENTS, f"{wrong}: publish several messages")
             yield from ((row, rejection) for row in rows.tolist())
@@ -151,9 +156,8 @@ def _event_times(
         texts, values = attributes.column(place.name), []
     else:
         values = values_in(place, known)
-        texts = pa.array(
-            [str(one) if type(one) is int else one if type(one) is str else None for one in values], pa.string()
-        )
+        written = [str(one) if type(one) is int else one if type(one) is str else None for one in values]
+        texts = pa.array(written, pa.string())
     event_us, is_plain = np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.bool_)
     if unit is not EventTimeUnit.RFC_3339:
         event_us, is_plain = _of_counts(texts, published_us, contract)
@@ -171,7 +175,7 @@ def _of_counts(texts: pa.StringArray, published_us: Ints, contract: MessageContr
     if divisor > 1:
         texts = pc.utf8_rpad(pc.utf8_slice_codeunits(texts, 0, -3), 1, "0")
     counts = pc.if_else(are_digits, texts, "0").cast(pa.int64()).to_numpy()
-    unit_us = unit.nanoseconds * divisor // 1000
+    unit_us = NANOSECONDS_EACH[unit] * divisor // 1000
     is_within = are_digits.to_numpy(zero_copy_only=False) & _within(counts, unit_us, published_us, contract)
     return np.where(is_within, counts, 0) * unit_us, is_within
 
@@ -203,6 +207,5 @@ def publisher_ids(contract: MessageContract, judged: Judged) -> pa.StringArray:
     ids = _not_empty(_ids(judged.attributes, judged.payloads, contract.publisher_id))
     if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:
         return ids
-    return pc.binary_join_element_wise(
-        ids, pa.array([None if one is None else suffix(one) for one in judged.payloads], pa.string()), ""
-    )
+    suffixes = pa.array([None if one is None else suffix(one) for one in judged.payloads], pa.string())
+    return pc.binary_join_element_wise(ids, suffixes, "")

@@ -59,11 +59,7 @@ element per heartbeat: the event time, the position of the heartbeat's message, 
 
 
 def judged_rows(
-    messages: Messages,
-    reader: HeartbeatReader,
-    asking: Asking,
-    watermark: datetime | None,
-    leave: Leave = lambda _event_us, owners, _published_us: owners[:0],
+    messages: Messages, reader: HeartbeatReader, asking: Asking, watermark: datetime | None, leave: Leave | None = None
 ) -> Iterator[JudgedRows]:
     """Judge messages in order, in parts whose memory is bounded. A heartbeat with an event time below `watermark` is
     late. The time in `asking` becomes the column `landed_at`. The messages that `leave` chooses have no rows."""
@@ -72,14 +68,15 @@ def judged_rows(
 
 
 def _rows_of(
-    judged: Judged, contract: MessageContract, watermark: datetime | None, landed_us: int, leave: Leave
+    judged: Judged, contract: MessageContract, watermark: datetime | None, landed_us: int, leave: Leave | None
 ) -> JudgedRows:
     messages, elements, payloads = judged.messages, judged.elements, judged.payloads
     landed_at = pa.scalar(landed_us, MOMENT)
     owners = np.arange(len(messages)) if elements is None else elements.owners_array()
     rows = np.flatnonzero(judged.is_heartbeat)
-    left = leave(judged.event_us[rows], owners[rows], messages.published_us[owners[rows]])
-    rows = rows[~np.isin(owners[rows], left)]
+    of_rows = owners[rows]
+    left = of_rows[:0] if leave is None else leave(judged.event_us[rows], of_rows, messages.published_us[of_rows])
+    rows = rows[~np.isin(of_rows, left)]
     is_whole = elements is None and len(rows) == len(messages)
     event_us = judged.event_us if is_whole else judged.event_us[rows]
     is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)

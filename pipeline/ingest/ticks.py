@@ -29,7 +29,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
-from tidemark.pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.watermark.rules import RULES, Rules
 from tidemark.pipeline.watermark.state import Beginning, WatermarkState
 
 TICK_MESSAGES, TICK_BYTES = 250_000, 256 << 20
@@ -101,7 +101,7 @@ def track(
     budget: Budget,
     clock: Clock,
     copies: RememberedCopies | None = None,
-    rules: Sequence[Rule] = RULES,
+    rules: Rules = RULES,
     until_gone: Backlog | None = None,
     spending: Spending | None = None,
     signals: Sequence[WatermarkObject] = (),

@@ -110,8 +110,7 @@ class Subscriptions:
         return SnapshotBacklog(self.client(), path, times)
 
     def _monitoring(self, path: str) -> MonitoringBacklog:
-        server = self._pubsub.monitoring
-        if server is None:
+        if (server := self._pubsub.monitoring) is None:
             raise ReadingUnavailable('an emulator has no metrics; set pubsub.reading to "auto" or "snapshot"')
         client = self._kept.get("monitoring client", lambda: monitoring_client(server))
         return MonitoringBacklog(client, path, self._clock)

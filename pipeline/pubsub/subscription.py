@@ -181,12 +181,8 @@ class PubSubSubscription:
             try:
                 self._client.acknowledge(request=REQUEST(subscription=self.path, ack_ids=ack_ids), **bounded())
             except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:
-                logger.warning(
-                    "%s: acknowledgements failed (%d), and the messages are redelivered: %s",
-                    self.path,
-                    len(ack_ids),
-                    error,
-                )
+                text = "%s: acknowledgements failed (%d), and the messages are redelivered: %s"
+                logger.warning(text, self.path, len(ack_ids), error)
                 return Acknowledged(failed=len(ack_ids), problems=(str(error),))
             finally:
                 self._leases.let_go(ack_ids)

@@ -6,7 +6,7 @@ even if several followers run at the same time or are killed at any point.
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
@@ -58,8 +58,7 @@ def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> i
     Without a new commit, the call only updates the open table and reads one note. Raises LakeError, and TableConflict
     after RACES lost attempts. After an error, the next call continues from the last recorded version.
     """
-    current = followed.table.table.current()
-    if current is None:
+    if (current := followed.table.table.current()) is None:
         return 0
     newest = Position(str(current.metadata().id), current.version())
     kept, generation = corrections.followed.found(followed.name)
@@ -99,7 +98,8 @@ def _stretches(
         first, end = (found[0].version, found[-1].version) if found else (newest.version + 1, newest.version)
         gap = [] if after is None or first == after + 1 else [_gap(followed, after + 1, first - 1)]
         through = Position(newest.table_id, end)
-        if rows := corrections.append(chain(gap, _corrections(followed, found)), clock.now(), noted, through):
+        changes = (_compared(followed, commit, *replaced) for commit in found for replaced in _replaced(commit))
+        if rows := corrections.append(chain(gap, changes), clock.now(), noted, through):
             noted = end
         after = end
         yield rows, through
@@ -113,12 +113,6 @@ def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
     detail = f"the commits of versions {first} to {last} are gone, so it is unknown which windows they replaced"
     logger.warning("corrections of %s: %s", followed.name, detail)
     return _rows(UNKNOWN, table=followed.name, table_version=last, detail=detail)
-
-
-def _corrections(followed: FollowedTable, found: Iterable[Commit]) -> Iterator[pa.Table]:
-    for commit in found:
-        for window, old, new in _replaced(commit):
-            yield _compared(followed, commit, window, old, new)
 
 
 def _replaced(commit: Commit) -> list[tuple[str, list[str], list[str]]]:

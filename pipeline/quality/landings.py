@@ -235,9 +235,11 @@ def first_landings(
     by_hour = by_partition(files)
     held_by_hour = _held_before(heartbeats, min(file.version for file in files), by_hour, now, since)
     found, damaged = [LANDINGS.empty_table()], dict[str, str]()
+    wanted = pc.field("event_time") < pa.scalar(before, MOMENT)
     for hour, of_hour in sorted(by_hour.items()):
         try:
-            rows = earliest([_rows(heartbeats, file, before) for file in of_hour])
+            read = ((file, read_rows(heartbeats, file, wanted)) for file in of_hour)
+            rows = earliest([landings(identities(rows), file.version) for file, rows in read])
             if rows.num_rows and (held_files := held_by_hour.get(hour)):
                 held = held_in(heartbeats, held_files, rows)
                 rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
@@ -277,11 +279,6 @@ def earliest(landed: Sequence[pa.Table]) -> pa.Table:
     first = rows.aggregate([("version", "min"), ("missed", "max")])
     named = first.rename_columns({"version_min": "version", "missed_max": "missed"})
     return named.select(LANDINGS.names).cast(LANDINGS)
-
-
-def _rows(heartbeats: LakeTable, file: DataFile, before: datetime) -> pa.Table:
-    rows = read_rows(heartbeats, file, pc.field("event_time") < pa.scalar(before, MOMENT))
-    return landings(identities(rows), file.version)
 
 
 def files_by_hour(files: pa.Table, hours: Iterable[str]) -> dict[str, list[DataFile]]:
@@ -367,8 +364,7 @@ class TableComparison:
         return len(self._hours)
 
     def _compare(self, hour: str, versions: Mapping[str, int]) -> None:
-        rows = self._rows(hour)
-        if rows is None:
+        if (rows := self._rows(hour)) is None:
             return
         landed = identities(rows).append_column("message_id", rows["message_id"].cast(pa.string()))
         own, _ = next(self._affected.starts(microseconds(landed["event_time"])))

@@ -128,8 +128,7 @@ def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since:
     wanted = pc.field("landed_at") >= pa.scalar(since, MOMENT)
     newest = [quarantine.file_rows(path, columns, wanted) for path in paths[:NEWEST_FILES]]
     rows = pa.concat_tables(newest).sort_by([("landed_at", "descending")])
-    reasons = rows["reason"].to_pylist()
-    if not reasons:
+    if not (reasons := rows["reason"].to_pylist()):
         return QuarantineShare(landed, quarantined)
     reason = max(dict.fromkeys(reasons), key=reasons.count)
     return QuarantineShare(landed, quarantined, reason, rows["detail"][reasons.index(reason)].as_py())

@@ -247,17 +247,16 @@ class Staleness:
             if files:
                 new, damaged = first_landings(self.heartbeats, files, end, heartbeats, since)
                 unread = earliest([unread, new])
+        reached = self._affected.keys_of(microseconds(unread["event_time"])) & runs.keys()
+        versions, of_reached, left = self._versions({key: runs[key] for key in reached})
         checkpoint = replace(
             before,
             heartbeats_version=through,
             diffs_version=diffs.version(),
             unread=unread,
-            unknown=frozenset(unknown),
+            unknown=frozenset(unknown | of_reached),
             damaged={**before.damaged, **damaged},
         )
-        reached = self._affected.keys_of(microseconds(unread["event_time"])) & runs.keys()
-        versions, unknown, left = self._versions({key: runs[key] for key in reached})
-        checkpoint = replace(checkpoint, unknown=checkpoint.unknown | unknown)
         if left:
             self.checkpoint = checkpoint
             return replace(self._missed, left=left)
@@ -277,8 +276,7 @@ class Staleness:
 
     def _compare(self, comparison: TableComparison, before: StalenessCheckpoint, newest: int) -> MissedHeartbeats:
         versions, unknown, left = self._versions(self._runs_of(comparison.diffs))
-        left = left or comparison.advance(versions)
-        if left:
+        if left := left or comparison.advance(versions):
             return replace(self._missed, left=left)
         self._comparison = None
         checkpoint = replace(

@@ -20,13 +20,13 @@ from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import Ints
 from tidemark.pipeline.watermark.policy import Policy
-from tidemark.pipeline.watermark.rules import RULES, Rule, Verdict, band_start, bound, least_since
+from tidemark.pipeline.watermark.rules import RULES, Rules, Verdict, band_start, bound, least_since
 from tidemark.pipeline.watermark.situation import Situation
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Lost, WatermarkState
 
 
 def decide_again(
-    ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
+    ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Rules = RULES
 ) -> Iterator[DecisionRecord]:
     """Yield the decision that the production code makes for each tick, from the tick's inputs and the new decisions of
     earlier ticks.

@@ -95,12 +95,9 @@ class Manifest:
 
 def own_manifest() -> Manifest:
     """Return the manifest for an archive that this process packs."""
-    return Manifest(
-        python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        machine=f"{platform.system().lower()}-{platform.machine()}",
-        tidemark=own_version(),
-        contract=CONTRACT,
-    )
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    machine = f"{platform.system().lower()}-{platform.machine()}"
+    return Manifest(python, machine, own_version(), CONTRACT)
 
 
 def pack(file: Path) -> list[str]:
@@ -219,8 +216,7 @@ def environment_config(archive: str) -> dict[str, str]:
 def check_archive(config: Mapping[str, str]) -> None:
     """Raise InvalidSettings if the configuration names a local archive that is missing, that was not made by `tidemark
     provision --executors`, or that is for another Python version or machine type."""
-    archive = config.get(ARCHIVE)
-    if archive is None or is_address(archive):
+    if (archive := config.get(ARCHIVE)) is None or is_address(archive):
         return
     theirs, ours = asdict(manifest_of(Path(archive))), asdict(own_manifest())
     for name in MUST_AGREE:

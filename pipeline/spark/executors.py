@@ -116,8 +116,7 @@ def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).toArrow()
     except Exception as error:  # PySpark or py4j raises it
-        cause = CAUSES.search(str(error))
-        if cause is None:
+        if (cause := CAUSES.search(str(error))) is None:
             raise
         _forget(session)
         raise ExecutorsUnable(
@@ -125,8 +124,7 @@ def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema
             "Spark, set $PYSPARK_PYTHON to a Python of the driver's minor version with PySpark's dependencies "
             f"(pandas, pyarrow); then {REMEDY}"
         ) from error
-    lacking = sorted(filter(None, rows["unable"].unique().to_pylist()))
-    if lacking:
+    if lacking := sorted(filter(None, rows["unable"].unique().to_pylist())):
         _forget(session)
         is_local = (session.conf.get("spark.master", "") or "").startswith("local")
         remedy = LOCAL_REMEDY if is_local else REMEDY

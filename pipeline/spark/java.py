@@ -37,8 +37,7 @@ def find_java() -> Path:
     order. Raises ToolMissing if there is none."""
     refused = []
     for java in _candidates():
-        wrong = _what_is_wrong(java)
-        if wrong is None:
+        if (wrong := _what_is_wrong(java)) is None:
             return java
         refused.append(wrong)
     raise ToolMissing(

@@ -202,8 +202,7 @@ def cores_of(spark: SparkSession) -> int:
 
 def local_cores(master: str) -> int | None:
     """Return the number of tasks that Spark runs in parallel with a local master; None for another master."""
-    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?\])?", master)
-    if local is None:
+    if (local := re.fullmatch(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?\])?", master)) is None:
         return None
     return os.cpu_count() or 2 if local[1] == "*" else int(local[1] or 1)
 

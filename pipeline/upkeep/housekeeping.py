@@ -105,8 +105,7 @@ class Housekeeper:
         if keep.heartbeats is None and keep.windows is None:
             yield "all are kept", {}
             return
-        until = self._event_time_reached()
-        if until is None:
+        if (until := self._event_time_reached()) is None:
             yield "there is no watermark yet", {}
             return
         # Windows of custom tables last at most a day. Rounded to whole days, retention removes none of them before its
@@ -162,9 +161,8 @@ class Housekeeper:
     def _pack_log(self) -> Iterator[Done]:
         now = self._clock.now()
         did = self._packing.pack(now - PACKED_AFTER, now, dry_run=self._dry_run)
-        gone, left = did["leftovers"], ""
-        if gone:
-            left = f", and deleted {counted(gone, 'leftover object')} of archived entries"
+        gone = did["leftovers"]
+        left = f", and deleted {counted(gone, 'leftover object')} of archived entries" if gone else ""
         says = f"moved {did['entries']:,} entries to {counted(did['archives'], 'archive')}{left}"
         yield _done(did, says, f"no further entries older than {format_duration(PACKED_AFTER)} can be archived")
 
@@ -206,9 +204,8 @@ class Housekeeper:
         if not self._dry_run:
             remove_orphans(gone, self._lake.objects())
         figures = {"files": len(gone), "bytes": sum(orphan.size for orphan in gone)}
-        left = ""
-        if len(gone) < len(found):
-            left = f"{counted(len(found) - len(gone), 'file')} may contain landed messages (see `tidemark repair`); "
+        kept = len(found) - len(gone)
+        left = f"{counted(kept, 'file')} may contain landed messages (see `tidemark repair`); " if kept else ""
         says = f"{left}deleted {counted(len(gone), 'unreferenced file')}, {figures['bytes']} bytes"
         yield _done(figures, says, f"{left}no unreferenced file older than {format_duration(GRACE)} can be deleted")
 

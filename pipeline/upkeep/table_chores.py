@@ -68,8 +68,7 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     the column `order`, in parts. Raises LakeError, and TableConflict if another process rewrites the same files. An
     error about one partition is raised after the others are done. An error of the storage is raised immediately.
     """
-    current = table.current()
-    if current is None:
+    if (current := table.current()) is None:
         return
     small = by_partition(file for file in table.files(at=current) if file.size < SMALL_BYTES)
     columns = pa.schema(current.schema().to_arrow())
@@ -143,8 +142,7 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
     Files that are not committed yet are not deleted. May be killed at any time, and may run concurrently with all other
     processes. Raises LakeError.
     """
-    current = table.in_place()
-    if current is None:
+    if (current := table.in_place()) is None:
         return {"files": 0, "commits": 0}
 
     # Delete only files that a commit has removed, never unlisted files, which may belong to a running run.

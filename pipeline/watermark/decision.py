@@ -253,8 +253,7 @@ class Decision:
         return BECAUSE[reason].format(**facts)
 
     def _least(self) -> str:
-        bound = self.bound
-        if bound is None:
+        if (bound := self.bound) is None:
             return "the candidate is above the previous watermark"
         if isinstance(bound, FrontierEvidence) and not bound.messages:
             return f"the frontier; tracking has read nothing published since {iso(bound.start)}"

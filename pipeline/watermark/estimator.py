@@ -19,16 +19,16 @@ from collections.abc import Sequence
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.watermark.decision import Bound, Decision, Reason
 from tidemark.pipeline.watermark.histogram import Cell, bucket_of
-from tidemark.pipeline.watermark.rules import RULES, Candidate, Finding, Held, Passed, Rule, Verdict
+from tidemark.pipeline.watermark.rules import RULES, Candidate, Finding, Held, Passed, Rules, Verdict
 from tidemark.pipeline.watermark.situation import Situation
 
 
-def estimate(situation: Situation, rules: Sequence[Rule] = RULES) -> Decision:
+def estimate(situation: Situation, rules: Rules = RULES) -> Decision:
     """Return the decision. Pure: the same situation gives the same decision, bit for bit."""
     return advance(situation, verdicts_of(situation, rules))
 
 
-def verdicts_of(situation: Situation, rules: Sequence[Rule] = RULES) -> list[Verdict]:
+def verdicts_of(situation: Situation, rules: Rules = RULES) -> list[Verdict]:
     """Evaluate the rules in order, and return their verdicts, up to the first hold or candidate."""
     verdicts: list[Verdict] = []
     for rule in rules:

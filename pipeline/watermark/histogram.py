@@ -234,11 +234,8 @@ class Histogram:
         return self._cell(holding[self.min_event_us[holding].argmax()]) if len(holding) else None
 
     def _cell(self, position: np.int64) -> Cell:
-        return Cell(
-            publish_bucket=int(self.publish_bucket[position]),
-            min_event_time=from_us(self.min_event_us[position]),
-            count=int(self.count[position]),
-        )
+        event_time = from_us(self.min_event_us[position])
+        return Cell(int(self.publish_bucket[position]), event_time, int(self.count[position]))
 
     def new_below(self, delta: "Histogram", before: int, not_before: int) -> int:
         """Count the messages of `delta` whose cells this histogram lacks, in the publish-time buckets `not_before` to

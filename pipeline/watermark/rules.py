@@ -93,6 +93,7 @@ class Candidate:
 
 Verdict = Passed | Held | Candidate
 Rule = Callable[[Situation], Verdict]
+Rules = Sequence[Rule]
 
 
 def fresh_readings(s: Situation) -> Verdict:
@@ -170,8 +171,7 @@ def band(s: Situation) -> Verdict:
     The band ends at `T`, the tracking reading. It begins at the earliest of three times: `B` (the base reading),
     `T - D` (where `D` is `policy.band`), and the anchor (the newest valid message from before `T - D`).
     """
-    anchor = anchor_before(s.holding, s.band_edge)
-    if anchor is None:
+    if (anchor := anchor_before(s.holding, s.band_edge)) is None:
         return Held(Finding.NO_DATA, Reason.HELD_NO_DATA)
     return least_since(s, band_start(s.oldest_base, s.band_edge, anchor), anchor)
 
@@ -208,7 +208,7 @@ def bound(s: Situation) -> Verdict:
     return frontier(s) if s.policy.rule == "frontier" else band(s)
 
 
-RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, bound)
+RULES: Rules = (fresh_readings, same_epoch, complete, ready, silence, bound)
 
 
 def anchor_before(histogram: Histogram, band_edge: datetime) -> datetime | None:

@@ -5,7 +5,6 @@ state = WatermarkState()
 for number, entry in log: state = state.after(number, entry)
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -15,7 +14,7 @@ from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start, holding
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
-from tidemark.pipeline.watermark.rules import RULES, Rule, anchor_before, band_start, frontier_of
+from tidemark.pipeline.watermark.rules import RULES, Rules, anchor_before, band_start, frontier_of
 from tidemark.pipeline.watermark.situation import Situation, base_after_slack, tracking_after_slack, was_sought
 from tidemark.pipeline.watermark.usage import Account, Usage
 
@@ -179,12 +178,7 @@ class WatermarkState:
                 return replace(self, number=number, released_before=newest_of(entry.before, self.released_before))
 
     def decide(
-        self,
-        base: Reading | None,
-        tracking: Reading | None,
-        policy: Policy,
-        at: datetime,
-        rules: Sequence[Rule] = RULES,
+        self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime, rules: Rules = RULES
     ) -> DecisionRecord:
         """Make a decision from this state and new readings. Raises ValueError if the state lacks the log's
         `Beginning`."""
@@ -196,8 +190,7 @@ class WatermarkState:
         `Beginning`."""
         if self.complete_from is None:
             raise ValueError("no decision is possible before the log's first entry is read")
-        previous = self.decision
-        complete_from = self.complete_from
+        previous, complete_from = self.decision, self.complete_from
         if self.is_missing_entries:
             # Tracking's reading is not used: a lost entry may hold messages published after it, acknowledged out of
             # order. If this clock is behind the server's, a reading may have been observed later than now.
@@ -219,14 +212,10 @@ class WatermarkState:
 
     def _after_decision(self, number: int, record: DecisionRecord) -> "WatermarkState":
         decision = record.decision
-        histogram, pruned_before, pruned_frontier = self._pruned(record)
         base_before = None if self.decision is None else self.decision.base
         return replace(
-            self,
+            self._pruned(record),
             number=number,
-            histogram=histogram,
-            pruned_before=pruned_before,
-            pruned_frontier=pruned_frontier,
             record=record,
             complete_from=decision.complete_from,
             released_before=None if was_sought(decision.base, base_before) else self.released_before,
@@ -236,19 +225,19 @@ class WatermarkState:
             contract=record.contract or self.contract,
         )
 
-    def _pruned(self, record: DecisionRecord) -> tuple[Histogram, int | None, Cell | None]:
-        """Drop the cells that no later band can include. Return the remaining histogram, the new `pruned_before`, and
-        the new `pruned_frontier`."""
+    def _pruned(self, record: DecisionRecord) -> "WatermarkState":
+        """Return the state without the cells that no later band can include."""
         decision = record.decision
         if decision.base is None or decision.tracking is None:
-            return self.histogram, self.pruned_before, self.pruned_frontier
+            return self
         # A release is ignored: base may still name released messages, and a seek ends the release.
         reachable = reachable_from(self.histogram, decision.base, decision.tracking, record.policy)
         if self.pruned_before is not None:
             reachable = max(reachable, self.pruned_before)
         until, known = bucket_start(reachable), (self.pruned_before, self.pruned_frontier)
         passed = frontier_of(self.histogram, until, record.policy, *known)
-        return self.histogram.pruned(reachable), reachable, passed
+        rest = self.histogram.pruned(reachable)
+        return replace(self, histogram=rest, pruned_before=reachable, pruned_frontier=passed)
 
     def _violations(self, delta: Histogram) -> int:
         """Count new messages that were published before tracking's previous reading. If the reading was right, there

@@ -165,8 +165,7 @@ class PayloadDecoder:
         known, may_be_gzip = dict[tuple[str | None, ...], tuple[Callable[[bytes], Any], bool]](), self._may_be_gzip
 
         def read(row: int, data: bytes) -> Any:
-            found = known.get(said[row])
-            if found is None:
+            if (found := known.get(said[row])) is None:
                 attributes = {name: value for name, value in zip(names, said[row], strict=True) if value is not None}
                 codec = self._revisions.codec(attributes, int(messages.published_us[row]), asking)
                 found = codec.text if is_json(attributes) else codec.binary, self._is_compressed(attributes)

@@ -148,8 +148,7 @@ class _Field:
 
 
 def _converter(field: Any, known: dict[str, MessageType]) -> Convert:
-    kind = field.message_type
-    if kind is not None:
+    if (kind := field.message_type) is not None:
         return WELL_KNOWN.get(kind.full_name) or known[kind.full_name].of
     if field.enum_type is not None:
         names = field.enum_type.values_by_number

@@ -136,8 +136,7 @@ class SchemaFiles:
     def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
         in_folder = [self._path / f"{name}{suffix}" for suffix in SUFFIXES[self._encoding]]
         for path in in_folder if self._is_folder else [self._path]:
-            found = _read(path, self._encoding, self._content)
-            if found is not None:
+            if (found := _read(path, self._encoding, self._content)) is not None:
                 return found, at_us
         if not self._is_folder:
             raise InvalidSettings(f"message.schema = {str(self._path)!r}: there is no such file or folder")
@@ -146,8 +145,7 @@ class SchemaFiles:
 
 def schema_of(attributes: Mapping[str, str]) -> str:
     """Return the full name of the schema that a message names. Raises Unreadable if there is no valid name."""
-    schema = attributes.get(SCHEMA_NAME)
-    if not schema:
+    if not (schema := attributes.get(SCHEMA_NAME)):
         raise Unreadable(
             f"the attribute {SCHEMA_NAME} is missing: give the topic a schema, or name a file in message.schema"
         )
@@ -160,8 +158,7 @@ def schema_of(attributes: Mapping[str, str]) -> str:
 
 def revision_of(attributes: Mapping[str, str]) -> str:
     """Return the id of the schema revision that a message names. Raises Unreadable if there is no valid id."""
-    revision = attributes.get(SCHEMA_REVISION)
-    if not revision:
+    if not (revision := attributes.get(SCHEMA_REVISION)):
         raise Unreadable(f"the message has no attribute {SCHEMA_REVISION}, so the revision of its schema is unknown")
     if revision == DELETED_REVISION:
         raise Unreadable("the revision of the message's schema was deleted in Pub/Sub")
@@ -261,8 +258,7 @@ class Revisions:
         - Raises InvalidSettings if a schema that the settings name cannot be used.
         """
         name = self._found_in.name(attributes)
-        kept = self._kept.get(name)
-        if kept is None:
+        if (kept := self._kept.get(name)) is None:
             definition, answered_us = self._found_in.find(name, asking.at_us)
             if definition is None:
                 absent = f"its schema {quoted(name)} does not exist"

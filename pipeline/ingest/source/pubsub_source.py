@@ -268,8 +268,7 @@ class PubSubReader(NamedReader, DataSourceReader):
     def partitions(self) -> list[LandingPartition]:
         """Return one partition per reader, as planned by the first read with this landing name. Raises InvalidSettings
         if the option `landing` is missing."""
-        name = self._options.landing
-        if name is None:
+        if (name := self._options.landing) is None:
             raise InvalidSettings(
                 "a batch read of pubsub needs the option landing: set it to a name for this read. Messages are "
                 "acknowledged when they are read; reading again with the same name returns the same rows and pulls "

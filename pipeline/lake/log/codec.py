@@ -185,10 +185,8 @@ def _dumped(record: DecisionRecord) -> Any:
 def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
     """Return the fields of a decision and of its evidence in one dict, keyed by their names in the log."""
     found = _DECISION.dump_python(decision, mode=mode)
-    evidence = found["evidence"] or {}
-    found |= {"messages_in_band": 0, "passed_over": 0} | {
-        STORED_AS.get(name, name): value for name, value in evidence.items()
-    }
+    evidence = {STORED_AS.get(name, name): value for name, value in (found["evidence"] or {}).items()}
+    found |= {"messages_in_band": 0, "passed_over": 0} | evidence
     if "pin" in found:
         found["candidate"] = found["pin"]["min_event_time"]
     return {name: found.get(name) for name in DECISION}
@@ -223,22 +221,14 @@ def _histogram_facts(histogram: Histogram) -> dict[str, Any]:
 
 
 def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
-    publish, event, count, minimum, first, last, published_in = (
-        table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names
-    )
+    publish, event, count, minimum, *others = (table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names)
     valid = event.is_valid().to_numpy(zero_copy_only=False)
     untimed = np.where(minimum.is_valid().to_numpy(zero_copy_only=False), COPY, NO_EVENT)
-    return Histogram(
-        publish_bucket=publish.to_numpy() // BUCKET_US,
-        event_bucket=np.where(valid, event.fill_null(0).to_numpy() // BUCKET_US, untimed),
-        count=count.to_numpy().copy(),
-        min_event_us=np.where(valid, minimum.fill_null(0).to_numpy(), NO_MINIMUM),
-        first_publish_us=first.to_numpy().copy(),
-        last_publish_us=last.to_numpy().copy(),
-        published_in=published_in.to_numpy().copy(),
-        newest_publish_us=facts["newest_publish_us"],
-        oldest_event_us=facts["oldest_event_us"],
-    )
+    event_bucket = np.where(valid, event.fill_null(0).to_numpy() // BUCKET_US, untimed)
+    min_event_us = np.where(valid, minimum.fill_null(0).to_numpy(), NO_MINIMUM)
+    counts, *published = (column.to_numpy().copy() for column in (count, *others))
+    bounds = {name: facts[name] for name in ("newest_publish_us", "oldest_event_us")}
+    return Histogram(publish.to_numpy() // BUCKET_US, event_bucket, counts, min_event_us, *published, **bounds)
 
 
 def _decision_row(entry: DecisionRecord) -> pa.Table:

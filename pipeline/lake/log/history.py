@@ -46,8 +46,7 @@ def _newest_by(log: TrackingLog, numbers: Sequence[int], moment: datetime) -> tu
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2
-        nearest = _first_of(log, reversed(numbers[low : middle + 1]))
-        if nearest is None:
+        if (nearest := _first_of(log, reversed(numbers[low : middle + 1]))) is None:
             low = middle + 1
         elif nearest[1].decision.at <= moment:
             found, low = nearest, middle + 1

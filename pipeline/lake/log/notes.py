@@ -123,8 +123,7 @@ class WatermarkObject:
         return None
 
     def _tell(self, state: WatermarkState) -> None:
-        decision = state.decision
-        if decision is None:
+        if (decision := state.decision) is None:
             return
         there, generation = self._known = self._known or self._read()
         watermark = None if state.watermark is None else iso(state.watermark)
@@ -181,8 +180,7 @@ class LogWitness:
     def newest(self) -> Note | None:
         """Return the record with the largest entry number; None if nothing is recorded. A damaged record is returned
         without a watermark: its number is known from the object's name. Raises NewerFormat and LakeError."""
-        keys = self._notes.listed()
-        if not keys:
+        if not (keys := self._notes.listed()):
             return None
         try:
             return replace(self._notes.read(keys[-1]), number=int(keys[-1]))

@@ -120,12 +120,7 @@ class TrackingLog:
     """
 
     def __init__(
-        self,
-        objects: ObjectStore,
-        *,
-        checkpoint_every: int,
-        past: PastEntries | None = None,
-        clock: Clock | None = None,
+        self, objects: ObjectStore, checkpoint_every: int, past: PastEntries | None = None, clock: Clock | None = None
     ) -> None:
         """Open the log. Each append also checks that its number was not taken by an entry that has been archived since
         the last read. With a `clock`, this check is skipped if the last read or append was less than QUICK ago."""
@@ -364,8 +359,7 @@ class TrackingLog:
             if tail is not None and tail[0] != state.number:  # an overlapping tick in another thread has read on
                 state = self._standing = None
                 continue
-            entry = build(state)
-            if entry is None:
+            if (entry := build(state)) is None:
                 return state
             number, content, seen = state.number + 1, encode(entry, self._writer), self._now()
             try:
@@ -493,8 +487,7 @@ class TrackingLog:
     def _restored(self) -> WatermarkState:
         """Return the state folded from the newest compacted entry and all later entries. If there is no compacted
         entry, fold all entries. Raises CorruptObject if a needed entry is missing."""
-        numbers = self.live_numbers()
-        if not numbers:
+        if not (numbers := self.live_numbers()):
             return WatermarkState()
         state = folded_up_to(numbers[-1], self._live_entry)
         self._tail = state.number, self._live_content(state.number)

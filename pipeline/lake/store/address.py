@@ -47,13 +47,8 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
         return {}
     if endpoint is None:
         return dict(BOUNDS)
-    key = {
-        "gcs_base_url": endpoint.rstrip("/"),
-        "disable_oauth": True,
-        "client_email": "",
-        "private_key": "",
-        "private_key_id": "",
-    }
+    dummy = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+    key = {"gcs_base_url": endpoint.rstrip("/"), "disable_oauth": True, **dummy}
     return {"google_service_account_key": json.dumps(key), "allow_http": "true"} | BOUNDS
 
 

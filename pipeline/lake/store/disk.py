@@ -251,8 +251,7 @@ def storage_error(uri: str, text: str) -> LakeError:
 def _call(text: str) -> str | None:
     """Return the permission that a failed request to a bucket needs, and the name of the object. Return None if the
     error message `text` does not contain a request."""
-    found = CALL.search(text)
-    if found is None:
+    if (found := CALL.search(text)) is None:
         return None
     method, url = found[1], urlsplit(found[2])
     name = unquote(url.path).lstrip("/").partition("/")[2]

@@ -48,8 +48,9 @@ ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}
 BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}
 """Options for a request that reads or replaces a replaceable object. The request is not retried, and has a short
 timeout, because a tick must not wait for such an object."""
-FIRST_PAUSE_SECONDS = 0.25
-LONGEST_PAUSE_SECONDS = 2.0
+PAUSES_SECONDS = (0.25, 2.0)
+"""First and longest pause between two attempts."""
+LISTED = "items(name,size,updated),nextPageToken"
 CREATOR = "tidemark-creator"
 """Key in an object's metadata. Its value is a random mark, by which a `create` call recognizes the object that it
 created."""
@@ -87,9 +88,7 @@ class CloudStorageObjects:
         self._client = _connect(self.uri, endpoint)
         self._bucket = self._client.bucket(parsed.netloc)
         self._place = f"gs://{parsed.netloc}{self._at_endpoint}"
-        self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(
-            initial=FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS
-        )
+        self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(*PAUSES_SECONDS)
 
     def create(self, name: str, content: bytes) -> None:
         mark = uuid.uuid4().hex
@@ -156,13 +155,8 @@ class CloudStorageObjects:
     def stored(self, prefix: str) -> Iterator[pafs.FileInfo]:
         """Like `names`, but also yield the size and the write time of each object."""
         try:
-            found = self._client.list_blobs(
-                self._bucket,
-                prefix=self._prefix + prefix,
-                fields="items(name,size,updated),nextPageToken",
-                timeout=REQUEST_TIMEOUT_SECONDS,
-                retry=self._retry,
-            )
+            retried = ONCE | {"retry": self._retry}
+            found = self._client.list_blobs(self._bucket, prefix=self._prefix + prefix, fields=LISTED, **retried)
             for page in found.pages:
                 count_call("list")
                 for blob in page:
@@ -249,11 +243,8 @@ class CloudStorageObjects:
 def _connect(uri: str, endpoint: str | None) -> Client:
     os.environ.setdefault(NO_BUCKET_LOOKUPS, "true")  # the client reads this variable on each call
     if endpoint is not None:
-        return Client(
-            project=LOCAL_PROJECT,
-            client_options={"api_endpoint": endpoint.rstrip("/")},
-            use_auth_w_custom_endpoint=False,
-        )
+        options = {"api_endpoint": endpoint.rstrip("/")}
+        return Client(project=LOCAL_PROJECT, client_options=options, use_auth_w_custom_endpoint=False)
     try:
         return Client(project=None)  # no call here names a project
     except GoogleAuthError as error:
@@ -334,8 +325,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
                 with self._kept_lock:
                     self._kept[name] = content
             return pa.BufferReader(content)
-        stored = self._objects.find(name)
-        if not stored.is_file:
+        if not (stored := self._objects.find(name)).is_file:
             raise _missing(path)
         return pa.PythonFile(io.BufferedReader(_Ranges(self._objects, stored), READ_BYTES), mode="r")
 

@@ -144,30 +144,17 @@ def _parsed(table: LakeTable, first: int, contents: Sequence[bytes]) -> list[Com
 def _commit(version: int, actions: Sequence[Mapping[str, Any]], column: str) -> Commit:
     info = info_in(actions)
     adds, removes = ([action[kind] for action in actions if action.get(kind)] for kind in ("add", "remove"))
-    return Commit(
-        version=version,
-        at=commit_time(info),
-        metadata={name: value for name, value in info.items() if name.startswith(OURS)},
-        added=[_added(version, add, column) for add in adds if add["dataChange"]],
-        removed={
-            unquote(remove["path"]): (remove.get("partitionValues") or {}).get(column)
-            for remove in removes
-            if remove["dataChange"]
-        },
-        is_append=not removes,
-    )
+    ours = {name: value for name, value in info.items() if name.startswith(OURS)}
+    added = [_added(version, add, column) for add in adds if add["dataChange"]]
+    gone = (remove for remove in removes if remove["dataChange"])
+    removed = {unquote(remove["path"]): (remove.get("partitionValues") or {}).get(column) for remove in gone}
+    return Commit(version, commit_time(info), ours, added, removed, is_append=not removes)
 
 
 def _added(version: int, add: Mapping[str, Any], column: str) -> DataFile:
     stats = json.loads(add.get("stats") or "{}")
-    oldest, newest = ((stats.get(bound) or {}).get("event_time") for bound in ("minValues", "maxValues"))
-    return DataFile(
-        path=unquote(add["path"]),
-        rows=stats.get("numRecords", 0),
-        size=add["size"],
-        partition=add["partitionValues"][column] if column else "",
-        added_at=from_us(add["modificationTime"] * 1000),
-        oldest=None if oldest is None else datetime.fromisoformat(oldest),
-        newest=None if newest is None else datetime.fromisoformat(newest) + CUT,
-        version=version,
-    )
+    bounds = ((stats.get(bound) or {}).get("event_time") for bound in ("minValues", "maxValues"))
+    oldest, newest = (None if bound is None else datetime.fromisoformat(bound) for bound in bounds)
+    path, partition = unquote(add["path"]), add["partitionValues"][column] if column else ""
+    rows, added_at = stats.get("numRecords", 0), from_us(add["modificationTime"] * 1000)
+    return DataFile(path, rows, add["size"], partition, added_at, oldest, newest and newest + CUT, version)

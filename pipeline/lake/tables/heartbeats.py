@@ -176,12 +176,8 @@ class Heartbeats(LakeTable):
     def extent(self) -> LandedExtent:
         """Return the number of rows in the newest version, and the bounds of their event times."""
         files = self.listed()
-        newest = pc.max(files["newest"]).as_py()
-        return LandedExtent(
-            rows=pc.sum(files["num_records"]).as_py() or 0,
-            oldest_event_time=pc.min(files["oldest"]).as_py(),
-            newest_event_time=None if newest is None else newest - CUT,
-        )
+        oldest, newest = pc.min(files["oldest"]).as_py(), pc.max(files["newest"]).as_py()
+        return LandedExtent(pc.sum(files["num_records"]).as_py() or 0, oldest, newest and newest - CUT)
 
 
 def messages_of(ids: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -196,13 +192,8 @@ def identities(rows: pa.Table) -> pa.Table:
     """Return the columns of IDENTITY for rows that have the columns of IDENTITY_SOURCE, in the order of the rows."""
     publisher = pc.binary_join_element_wise("p", rows["publisher_id"], "")
     message = pc.binary_join_element_wise("m", rows["message_id"], "")
-    return pa.table(
-        {
-            "stream_id": rows["stream_id"].cast(pa.string()),
-            "event_time": rows["event_time"].cast(MOMENT),
-            "id": pc.coalesce(publisher, message).cast(pa.string()),
-        }
-    )
+    ids = pc.coalesce(publisher, message).cast(pa.string())
+    return pa.table([rows["stream_id"].cast(pa.string()), rows["event_time"].cast(MOMENT), ids], list(IDENTITY))
 
 
 def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:

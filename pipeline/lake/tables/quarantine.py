@@ -22,7 +22,7 @@ from tidemark.pipeline.contract.messages import Column, described
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes, ParquetKind
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
-from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, first_day, rows_of
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, Damaged, LakeTable, first_day, rows_of
 
 REJUDGED = ("reason", "detail")
 NO_IDS = pa.nulls(0, pa.string())
@@ -249,16 +249,10 @@ class Quarantine(LakeTable):
         return sum(file.rows for file in self.files() if file.partition >= first_day(selection.since))
 
     def rejected(
-        self,
-        columns: Sequence[str],
-        selection: Rejected,
-        day: str,
-        rejudged: pa.Table = NONE_REJUDGED,
-        damaged: dict[str, str] | None = None,
+        self, columns: Sequence[str], selection: Rejected, day: str, rejudged: pa.Table, damaged: Damaged | None = None
     ) -> Iterator[pa.Table]:
         """Yield the rows that were rejected on `day` and match the filter `selection`, in batches with these columns.
-        `rejudged` contains the newer reasons and details of messages of that day, which replace those in the
-        table. `damaged` is as in `rows`."""
+        `rejudged` contains the newer reasons and details of messages of that day, which replace those in the table."""
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
         for scanned in self.scanned(needed, selection.filter, [day], damaged):
             rows = as_judged_last(scanned, rejudged)

@@ -123,8 +123,7 @@ class Streams:
         return KnownStreams(commit.metadata[OF_TABLE], int(commit.metadata[THROUGH]), rows)
 
     def _after(self, kept: KnownStreams, *, as_open: bool = False) -> KnownStreams:
-        diffs = self._diffs.current(as_open=as_open)
-        if diffs is None:
+        if (diffs := self._diffs.current(as_open=as_open)) is None:
             return kept if kept.diffs_version < 0 else KnownStreams()
         name, version = str(diffs.metadata().id), diffs.version()
         if kept.diffs_table == name:

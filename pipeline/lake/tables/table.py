@@ -75,9 +75,17 @@ FILE_COLUMNS = {
 }
 """Columns of `LakeTable.listed` that all tables have, with their types."""
 
+PUBLISHED = ("message_id", "publish_time")
+"""The columns that `LakeTable.published_between` returns by default."""
+
 CUT = timedelta(milliseconds=1)
 """Time added to the newest event time in a file's statistics. The Delta library truncates that time to milliseconds;
 the sum is an upper bound."""
+
+
+Damaged = dict[str, str]
+"""Maps the path of each damaged or missing file to its partition. A read that gets one skips such files and adds them;
+any other read raises DamagedFile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +254,11 @@ class LakeTable:
         columns: Sequence[str],
         wanted: pc.Expression | None = None,
         partitions: Sequence[str] | None = None,
-        damaged: dict[str, str] | None = None,
+        damaged: Damaged | None = None,
     ) -> pa.Table:
         """Return the rows of an open table that match the filter `wanted`, with these columns. If `partitions` is
         given, return only rows of these partitions. Files are not opened if their statistics show that no row matches.
-
-        If a file is damaged or missing, raise DamagedFile. If the dict `damaged` is given, skip the file instead, and
-        add its path and partition to the dict. Raises LakeError.
-        """
+        Raises LakeError."""
         pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])] if partitions is not None else []
         with table_errors(self.uri):
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned or None)
@@ -266,9 +271,8 @@ class LakeTable:
             return pa.concat_tables(read)
 
     @contextmanager
-    def _skipping(self, file: Any, damaged: dict[str, str] | None) -> Iterator[None]:
-        """Leave the `with` block if `file`, which it reads, is damaged or missing, and add the file to `damaged`. If
-        `damaged` is None, raise DamagedFile instead."""
+    def _skipping(self, file: Any, damaged: Damaged | None) -> Iterator[None]:
+        """Leave the `with` block if `file`, which it reads, is damaged or missing. See Damaged."""
         try:
             with self.naming_damage(file.path):
                 yield
@@ -281,16 +285,10 @@ class LakeTable:
             damaged[file.path] = get_partition_keys(file.partition_expression)[self.partition_column]
 
     def published_between(
-        self,
-        start: datetime,
-        end: datetime,
-        columns: Sequence[str] = ("message_id", "publish_time"),
-        damaged: dict[str, str] | None = None,
+        self, start: datetime, end: datetime, columns: Sequence[str] = PUBLISHED, damaged: Damaged | None = None
     ) -> pa.Table:
-        """Return the rows published in `[start, end)`, with these columns. If the dict `damaged` is given, skip damaged
-        files and add them to it, as in `rows`."""
-        table = self.current()
-        if table is None:
+        """Return the rows published in `[start, end)`, with these columns."""
+        if (table := self.current()) is None:
             return pa.schema(map(self.schema.field, columns)).empty_table()
         wanted, partitions = self.published_in(start, end, table)
         return self.rows(table, columns, wanted, partitions, damaged)
@@ -306,39 +304,28 @@ class LakeTable:
         return (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT)), partitions
 
     def scanned(
-        self,
-        columns: Sequence[str],
-        wanted: pc.Expression,
-        partitions: Sequence[str],
-        damaged: dict[str, str] | None = None,
+        self, columns: Sequence[str], wanted: pc.Expression, partitions: Sequence[str], damaged: Damaged | None = None
     ) -> Iterator[pa.Table]:
         """Yield the rows of the newest version that match the filter `wanted`, with these columns, in batches of at
         most SCANNED_ROWS. Only rows of these partitions are yielded. Files are not opened if their statistics show that
-        no row matches. Yields nothing if the table does not exist. `damaged` is as in `rows`."""
-        table = self.current()
-        if table is None:
+        no row matches. Yields nothing if the table does not exist."""
+        if (table := self.current()) is None:
             return
         with table_errors(self.uri):
             pruned: FilterConjunctionType = [(self.partition_column, "in", [*partitions])]
             files = table.to_pyarrow_dataset(filesystem=self.folder, file_pruning_predicate=pruned)
             for file in files.get_fragments(wanted):
-                scanner = file.scanner(
-                    files.schema,
-                    columns=list(columns),
-                    filter=wanted,
-                    batch_size=SCANNED_ROWS,
-                    batch_readahead=1,
-                    use_threads=False,
-                )
                 with self._skipping(file, damaged):
-                    yield from (pa.Table.from_batches([batch]) for batch in scanner.to_batches() if len(batch))
+                    batches = file.to_batches(
+                        files.schema, list(columns), wanted, SCANNED_ROWS, batch_readahead=1, use_threads=False
+                    )
+                    yield from (pa.Table.from_batches([batch]) for batch in batches if len(batch))
 
     def listed(self, at: DeltaTable | None = None) -> pa.Table:
         """Return one row per file of the newest version, or of the open table `at`, with the file's partition and
         statistics. The columns `oldest` and `newest` are the bounds of the file's event times, as in DataFile. Returns
         no rows if the table does not exist."""
-        table = at or self.current()
-        if table is None:
+        if (table := at or self.current()) is None:
             columns = {**FILE_COLUMNS, f"partition.{self.partition_column}": pa.string()}
             return pa.schema(columns).empty_table()
         files = pa.table(table.get_add_actions(flatten=True))
@@ -453,8 +440,7 @@ class LakeTable:
         return self._altered(lambda alter: alter.add_columns(changed)) if changed else table
 
     def _created(self, schema: pa.Schema) -> DeltaTable:
-        table = self.current()
-        if table is None:
+        if (table := self.current()) is None:
             with table_errors(self.uri):
                 self._create(schema)
             table = self.current()
