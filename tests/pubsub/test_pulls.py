@@ -61,6 +61,7 @@ def test_messages_for_a_closed_forgotten_or_rarely_pulled_subscription_are_given
 def test_slow_answers_of_the_service_are_asked_for_at_once(topic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     on_the_service = topic.settings.model_copy(update={"emulator_host": None})
     monkeypatch.setattr(pulls, "PULLS_AT_ONCE", 4)
+    monkeypatch.setattr(pulls, "PULL_AT_MOST", 100)  # or the first pull asks for the whole batch
     subscription = subscription_of(topic.subscriber, on_the_service)
     assert pulled(subscription, 0.5) == []
     assert subscription._pulls._under_way == 4
