@@ -278,11 +278,15 @@ def _verdicts(sample: Sample, reader: HeartbeatReader, now: datetime) -> Iterato
     for judged in judged_rows(messages, reader, Asking(to_us(now)), None):
         others = {name: frozenset(rows) for name, rows in judged.rows_of_another_kind.items()}
         for number, row in enumerate(judged.heartbeats.to_pylist()):
-            name = sample.name + row["message_id"].removeprefix(message_id)
-            ids = row["stream_id"], row["event_time"], row["publisher_id"]
-            values = {name: row[name] for name in reader.contract.fields}
-            of_another_kind = tuple(name for name, rows in others.items() if number in rows)
-            yield SampleVerdict(name, published, *ids, values, of_another_kind)
+            yield SampleVerdict(
+                sample=sample.name + row["message_id"].removeprefix(message_id),
+                published=published,
+                stream_id=row["stream_id"],
+                event_time=row["event_time"],
+                publisher_id=row["publisher_id"],
+                fields={name: row[name] for name in reader.contract.fields},
+                of_another_kind=tuple(name for name, rows in others.items() if number in rows),
+            )
         for row in judged.rejected.to_pylist():
             yield SampleVerdict(sample=sample.name, published=published, reason=row["reason"], detail=row["detail"])
         for undecided in judged.undecided.values():

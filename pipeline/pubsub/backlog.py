@@ -237,8 +237,14 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
     The reading has `names_a_message=False`, because the exact second is unknown.
     """
     observed_at = sampled_by - SAMPLE_PERIOD
-    oldest, uncertainty = observed_at - timedelta(seconds=age_seconds) - ROUNDING, SAMPLE_PERIOD + 2 * ROUNDING
-    return Reading(observed_at, oldest, False, uncertainty, source="monitoring", next_within=GAP)
+    return Reading(
+        observed_at=observed_at,
+        oldest_unacked=observed_at - timedelta(seconds=age_seconds) - ROUNDING,
+        names_a_message=False,
+        uncertainty=SAMPLE_PERIOD + 2 * ROUNDING,
+        source="monitoring",
+        next_within=GAP,
+    )
 
 
 class MonitoringBacklog:

@@ -221,14 +221,22 @@ def _histogram_facts(histogram: Histogram) -> dict[str, Any]:
 
 
 def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
-    publish, event, count, minimum, *others = (table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names)
+    publish, event, count, minimum, first, last, published_in = (
+        table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names
+    )
     valid = event.is_valid().to_numpy(zero_copy_only=False)
     untimed = np.where(minimum.is_valid().to_numpy(zero_copy_only=False), COPY, NO_EVENT)
-    event_bucket = np.where(valid, event.fill_null(0).to_numpy() // BUCKET_US, untimed)
-    min_event_us = np.where(valid, minimum.fill_null(0).to_numpy(), NO_MINIMUM)
-    counts, *published = (column.to_numpy().copy() for column in (count, *others))
-    bounds = {name: facts[name] for name in ("newest_publish_us", "oldest_event_us")}
-    return Histogram(publish.to_numpy() // BUCKET_US, event_bucket, counts, min_event_us, *published, **bounds)
+    return Histogram(
+        publish_bucket=publish.to_numpy() // BUCKET_US,
+        event_bucket=np.where(valid, event.fill_null(0).to_numpy() // BUCKET_US, untimed),
+        count=count.to_numpy().copy(),
+        min_event_us=np.where(valid, minimum.fill_null(0).to_numpy(), NO_MINIMUM),
+        first_publish_us=first.to_numpy().copy(),
+        last_publish_us=last.to_numpy().copy(),
+        published_in=published_in.to_numpy().copy(),
+        newest_publish_us=facts["newest_publish_us"],
+        oldest_event_us=facts["oldest_event_us"],
+    )
 
 
 def _decision_row(entry: DecisionRecord) -> pa.Table:

@@ -155,6 +155,13 @@ def _added(version: int, add: Mapping[str, Any], column: str) -> DataFile:
     stats = json.loads(add.get("stats") or "{}")
     bounds = ((stats.get(bound) or {}).get("event_time") for bound in ("minValues", "maxValues"))
     oldest, newest = (None if bound is None else datetime.fromisoformat(bound) for bound in bounds)
-    path, partition = unquote(add["path"]), add["partitionValues"][column] if column else ""
-    rows, added_at = stats.get("numRecords", 0), from_us(add["modificationTime"] * 1000)
-    return DataFile(path, rows, add["size"], partition, added_at, oldest, newest and newest + CUT, version)
+    return DataFile(
+        path=unquote(add["path"]),
+        rows=stats.get("numRecords", 0),
+        size=add["size"],
+        partition=add["partitionValues"][column] if column else "",
+        added_at=from_us(add["modificationTime"] * 1000),
+        oldest=oldest,
+        newest=newest and newest + CUT,
+        version=version,
+    )
