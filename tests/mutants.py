@@ -122,6 +122,8 @@ def survives(mutant: Mutant) -> bool:
 def main() -> int:
     words, survivors = sys.argv[1:], list[str]()
     mutants = [one for one in MUTANTS if not words or any(word in one.what for word in words)]
+    if not mutants:
+        sys.exit(f"no mutant is named by {' '.join(words)}")
     for tests in {one.tests for one in mutants}:
         if not survives(Mutant("nothing", TAKE, "import math", "import math", tests)):
             print(f"without a mutant these fail: {' '.join(tests)}")
