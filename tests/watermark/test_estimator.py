@@ -39,6 +39,13 @@ def test_the_watermark_is_the_least_event_time_of_the_band_and_the_anchor() -> N
     assert flat(decision).messages_in_band == 11
 
 
+def test_a_late_stream_that_has_landed_does_not_hold_the_frontier_as_it_holds_the_band() -> None:
+    one_is_late = EVERY_SECOND + published([(second + 0.5, second - 60) for second in range(0, 100, 10)])
+    frontier = Policy(rule="frontier")
+    assert decide(one_is_late, base=effective(100), tracking=effective(100), policy=frontier).watermark == at(88)
+    assert decide(one_is_late, base=effective(100), tracking=effective(100)).watermark == at(30)
+
+
 def test_a_pin_that_was_published_before_base_s_backlog_is_not_blamed_on_it() -> None:
     histogram = published([(20, 1), (50, 30), (95, 90)])
     decision = decide(
@@ -68,6 +75,12 @@ def test_tracking_is_near_now_up_to_the_setting_when_the_effective_reading_was_l
     assert decide(EVERY_SECOND, base=effective(100), tracking=tracking).reason is Reason.ADVANCED
     stuck = follow(tracking, reading(141, 90), TOLERANCE)
     assert decide(EVERY_SECOND, base=effective(100), tracking=stuck).reason is Reason.HELD_TRACKING_BEHIND
+
+
+def test_an_observation_from_before_a_seek_changes_nothing() -> None:
+    sought = follow(follow(None, reading(100, 90), TOLERANCE), reading(200, 10), TOLERANCE)
+    assert sought.epoch == 2
+    assert follow(sought, reading(199, 195), TOLERANCE) is sought
 
 
 # ---------------------------------------------------------------------------------------------------- holes
@@ -130,6 +143,16 @@ def test_the_idle_watermark_follows_the_lower_of_both_readings_less_their_slack(
     policy = Policy(base_slack=seconds(1), reading_slack=seconds(8))
     slack = decide(EVERY_SECOND, base=effective(295, observed=300), tracking=effective(300), policy=policy)
     assert slack.watermark == at(300 - 8 - 10 - 1)
+
+
+def test_silence_is_not_idle_while_base_may_hold_what_was_published_before_it() -> None:
+    # A source catches up in a burst: 40 s behind at 100, 1 s behind at 101. Base holds the first of it ever since.
+    caught_up = published([(80, 40), (100, 60), (101, 100)])
+    base = effective(100, observed=101, newest=300, names=True)  # no backlog when it was read first
+    decision = decide(caught_up, base=base, tracking=effective(300))
+    assert (decision.watermark, decision.reason) == (at(60), Reason.ADVANCED)
+    landed = decide(caught_up, base=effective(300), tracking=effective(300))
+    assert (landed.watermark, landed.reason) == (at(300 - 10 - 1), Reason.IDLE_ADVANCED)
 
 
 @pytest.mark.parametrize(
