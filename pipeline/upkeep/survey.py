@@ -178,7 +178,7 @@ def check_windows(
     files = {table: _files_of(table, first, last) for table in (diffs.table, lake.table(STREAM_STATUS))}
     # Not all windows of the range, which may span centuries: other windows are broken only if they are due or stale.
     windows = {file.partition: windowing.containing(start_of(file.partition)) for file in chain(*files.values())}
-    reasons = _damaged(diffs, files, track)
+    reasons, read = _damaged(diffs, files, track)
     faults = dict.fromkeys(reasons, Fault.DAMAGED)
 
     def blame(window: Window, fault: Fault, why: str) -> None:
@@ -206,7 +206,6 @@ def check_windows(
     except (LakeError, pa.ArrowException) as error:
         unknown.append(f"which windows are stale cannot be determined until the rest is repaired: {error}")
     needed, landed = dict[DataFile, list[Window]](), lake.table(HEARTBEATS)
-    read = max(diffs.versions(windows).values(), default=-1)
     if (opened := landed.current()) is None and any(files.values()):
         unknown.append(f"{landed.uri} has no log, although windows were computed from it: restore a backup of it")
     elif opened is not None and opened.version() < read:
@@ -288,8 +287,10 @@ def _opened(table: LakeTable, *, is_own: bool = False) -> DeltaTable | None:
 
 def _damaged(
     diffs: WindowedTable, files: Mapping[LakeTable, Sequence[DataFile]], track: Track
-) -> defaultdict[str, list[str]]:
-    found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
+) -> tuple[defaultdict[str, list[str]], int]:
+    """Return what is wrong with each window, and the newest version of `heartbeats` that a run of these files has read;
+    -1 if no such version is known."""
+    found, computed_by, read = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set), -1
     for table, of_table in files.items():
         for file, why in _looked_at(table, of_table, track):
             found[file.partition].append(f"{table.uri}/{file.path}: {why}")
@@ -301,12 +302,12 @@ def _damaged(
                 found[key].append(f"it has rows of several runs: {', '.join(sorted(runs))}")
     for run in sorted(computed_by):
         try:
-            diffs.manifest(run)
+            read = max(read, diffs.manifest(run).heartbeats_version)
         except (ObjectMissing, CorruptObject) as error:
             state = "is gone" if isinstance(error, ObjectMissing) else "cannot be read"
             for key in computed_by[run]:
                 found[key].append(f"the manifest of its run {run} {state}, so the window's input is not known")
-    return found
+    return found, read
 
 
 def _blocks(
