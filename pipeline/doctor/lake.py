@@ -232,10 +232,11 @@ def check_windowed_tables(setup: Setup) -> Iterator[Statement]:
     field that was removed, and that each table's computed windows have the configured length and are not too many for
     a Delta table. Yields nothing if all of this holds."""
     settings, lake = setup.settings, lake_of(setup)
-    landed = lake.heartbeats().current()
-    removed = {field.name for field in landed.schema().fields} - {*lake.heartbeats().schema.names} if landed else ()
+    heartbeats = lake.heartbeats()
+    landed = heartbeats.current()
+    removed = {field.name for field in landed.schema().fields} - {*heartbeats.schema.names} if landed else ()
     try:
-        lake.heartbeats().check()
+        heartbeats.check()
     except InvalidSettings as error:
         yield broken(str(error))
     lengths = {HEARTBEAT_DIFFS: settings.windows.length}
