@@ -38,7 +38,7 @@ from tidemark.resources.keys import LAKE, SPARK, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
 
-TOLD = (dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+MADE, PLANNED = dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
 UNSUCCESSFUL = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
 FEW_STOPPED = "few_streams_stopped"
@@ -120,17 +120,23 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource) -> None:
     lost = [run.run_id for run in ended if run.tags.get(REPORTED) != run.run_id]
     committed = lake.of(CHOICE).diffs().runs() if lost else {}
     for run in lost:
-        names = {key: name for key, name in committed.items() if name.startswith(run)}
-        own = instance.get_records_for_run(run, of_type=TOLD[0]).records if names else ()
-        known = {(record.asset_key, record.partition_key) for record in own}
-        with suppress(*UNREADABLE):  # without its manifest, the run's input is unknown
-            for event in _lost_events(names, partitions, lake, instance) if names else ():
-                newest = partial(instance.get_latest_storage_id_by_partition, event.asset_key)
-                told, planned = (max(newest(kind, {str(event.partition)}).values(), default=0) for kind in TOLD)
-                if told < planned and (event.asset_key, event.partition) not in known:
-                    instance.report_runless_asset_event(event)
+        if names := {key: name for key, name in committed.items() if name.startswith(run)}:
+            _report(run, names, partitions, lake, instance)
         instance.add_run_tags(run, {REPORTED: run})
     checked.note(None, now, is_due=False)
+
+
+def _report(
+    run: str, names: Mapping[str, str], partitions: Partitions, lake: LakeResource, instance: dg.DagsterInstance
+) -> None:
+    own = instance.get_records_for_run(run, of_type=MADE).records
+    known = {(record.asset_key, record.partition_key) for record in own}
+    with suppress(*UNREADABLE):  # without its manifest, the run's input is unknown
+        for event in _lost_events(names, partitions, lake, instance):
+            newest = partial(instance.get_latest_storage_id_by_partition, event.asset_key)
+            made, planned = (max(newest(kind, {str(event.partition)}).values(), default=0) for kind in (MADE, PLANNED))
+            if made < planned and (event.asset_key, event.partition) not in known:
+                instance.report_runless_asset_event(event)
 
 
 def _lost_events(
