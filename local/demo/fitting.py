@@ -46,7 +46,7 @@ def shape_for(message: MessageSettings, name: ShapeName) -> Shape:
 def check_fit(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
     """Return warnings about fields that the source's messages do not have. Raises InvalidSettings if the messages
     would be misread with these settings; the error names settings that would read them correctly."""
-    reader = reader_of(settings.contract, settings.pubsub)
+    reader = reader_of(settings.contract, settings.pubsub, once=True)
     trial, misfit = trial_of(source, reader, now)
     if misfit is None:
         absent = ", ".join([*trial.absent, *trial.of_another_kind])

@@ -12,7 +12,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContrac
 from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
 from tidemark.pipeline.contract.payloads.schemas import Definition, Encoding, revision_of, schema_of
 from tidemark.pipeline.errors import PubSubError
-from tidemark.pipeline.pubsub.connection import bounded, client_of, reported
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, ONE_TRY, TICKS_GO_ON, bounded, client_of, reported
 from tidemark.pipeline.settings_sections import Server, ServerSettings
 
 ENCODINGS: Mapping[Any, Encoding] = {
@@ -43,10 +43,12 @@ class Accepted(Protocol):
 
 class PubSubSchemas:
     """Looks up schemas in Pub/Sub: only the `accepted` ones, or any schema if `accepted` is None. One request lists all
-    revisions of a schema, so it also shows that a revision does not exist. The client is created on first use."""
+    revisions of a schema, so it also shows that a revision does not exist. The client is created on first use. With
+    `once`, for a command, requests are not retried."""
 
-    def __init__(self, server: Server, accepted: Accepted | None = None) -> None:
+    def __init__(self, server: Server, accepted: Accepted | None = None, *, once: bool = False) -> None:
         self._server = server
+        self._bounds, self._then = (ONE_TRY, ONCE_MORE) if once else (bounded(), TICKS_GO_ON)
         self._accepted = accepted
         self._client: SchemaServiceClient | None = None
         self._listed: LRUCache[str, tuple[int, Mapping[str, Definition | None]]] = LRUCache(MOST_SCHEMAS)
@@ -93,9 +95,9 @@ class PubSubSchemas:
             self._client = client_of(SchemaServiceClient, *self._server)
         request = {"name": schema, "view": types.SchemaView.FULL}
         try:
-            with reported("list the revisions of the schema", schema, f"{LIST} on it"):
+            with reported("list the revisions of the schema", schema, f"{LIST} on it", then=self._then):
                 try:
-                    listed = list(self._client.list_schema_revisions(request=request, **bounded()))
+                    listed = list(self._client.list_schema_revisions(request=request, **self._bounds))
                 except (api.NotFound, api.InvalidArgument):
                     return {}
         except PubSubError as error:
@@ -109,7 +111,9 @@ def _definition(name: str, schema: Any) -> Definition | None:
     return None if encoding is None else Definition(name, encoding, schema.definition.encode())
 
 
-def reader_of(contract: MessageContract, asked: ServerSettings, accepted: Accepted | None = None) -> HeartbeatReader:
+def reader_of(
+    contract: MessageContract, asked: ServerSettings, accepted: Accepted | None = None, *, once: bool = False
+) -> HeartbeatReader:
     """Create the reader of a message contract. If the contract needs schemas and names no schema file, the reader looks
-    up the `accepted` schemas in Pub/Sub, with the connection settings in `asked`."""
-    return HeartbeatReader(contract, PubSubSchemas(asked.server, accepted))
+    up the `accepted` schemas in Pub/Sub, with the connection settings in `asked`. `once` is that of PubSubSchemas."""
+    return HeartbeatReader(contract, PubSubSchemas(asked.server, accepted, once=once))

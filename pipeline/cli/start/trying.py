@@ -72,7 +72,7 @@ def try_(
     accepted = None
     if settings.contract.payload.asks_for_schemas:  # no other trial needs the lake
         accepted = AcceptedHere(lake_of(settings).objects(), settings.message.schema_names)
-    reader = reader_of(settings.contract, settings.pubsub, accepted)
+    reader = reader_of(settings.contract, settings.pubsub, accepted, once=True)
     trial = try_samples(samples, reader, clock.now() if sample else now)
     _print(trial, settings, printed(trial_facts(trial), as_json=as_json, exact=True))
     if trial.rejected or trial.undecided or not trial.heartbeats:
