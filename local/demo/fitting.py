@@ -12,8 +12,8 @@ from tidemark.local.demo.shapes.shape import Shape, ShapeName
 from tidemark.local.demo.synthetic_beats import SyntheticSource, compose, messages
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.ingest.samples import Sample, Trial, try_samples
+from tidemark.pipeline.errors import InvalidSettings, TidemarkError
+from tidemark.pipeline.ingest.samples import UNDECIDED, Sample, Trial, try_samples
 from tidemark.pipeline.pubsub.pulls import table_of
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, config_file
@@ -70,8 +70,8 @@ def check_fit(source: SyntheticSource, name: ShapeName, settings: Settings, now:
 
 def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) -> tuple[Trial, str | None]:
     """Compose heartbeats of the source, and read them as the pipeline would. Return the result, and a sentence about
-    the first heartbeat that is not read as intended (None if all are). Raises TidemarkError if a schema is
-    unavailable."""
+    the first heartbeat that is not read as intended (None if all are). Raises TidemarkError if a message cannot be
+    judged now, for example because protoc was killed."""
     whole = replace(source, streams=STREAMS, broken=0, duplicates=0, silent=0)
     rows = np.concatenate(list(messages(whole, now - BEATS * source.period, now)))
     composed = compose(whole, rows)
@@ -86,6 +86,8 @@ def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) ->
         samples.append(Sample(str(number), table_of([message])))
     trial = try_samples(samples, reader, now)
     for verdict in trial.verdicts:
+        if verdict.reason == UNDECIDED:
+            raise TidemarkError(f"cannot check now how the settings read messages: {verdict.detail}; try again")
         if not verdict.is_heartbeat:
             return trial, f"a message would be rejected ({verdict.reason}: {verdict.detail})"
     read: Counter[Meant] = Counter((one.stream_id, _us(one.event_time), one.publisher_id) for one in trial.heartbeats)

@@ -19,9 +19,11 @@ from tests.clock import ManualClock
 from tests.pubsub.builders import subscription_of
 from tidemark.local.demo import fitting
 from tidemark.local.demo.shapes.json_shapes import JsonObject
+from tidemark.local.demo.shapes.schema_shapes import Protobuf
 from tidemark.local.demo.synthetic import BATCH, Published, publish
 from tidemark.local.demo.synthetic_beats import SyntheticSource, messages
 from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.contract.payloads import protobuf
 from tidemark.pipeline.errors import LakeUnwritable, SubscriptionMissing
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import Settings
@@ -177,10 +179,14 @@ def test_every_message_of_the_truth_is_on_the_topic_and_no_other(
 def test_what_the_settings_read_otherwise_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "BEATS", 2)  # of each shape, and no change of revision
     (tmp_path / "tidemark.toml").write_text('[message]\nevent_time = "payload:at"\n')
-    said = said_here(tmp_path, ("publish",), {"NO_COLOR": "1", "COLUMNS": "400"})
+    said = said_here(tmp_path, ("publish",), {})
     assert (said.code, said.out) == (1, "")
-    assert (
-        "the settings misread messages of the shape json: a message would be rejected "
-        "(NO_EVENT_TIME: payload:at is absent or null)"
-    ) in said.err
+    rejected = "a message would be rejected (NO_EVENT_TIME: payload:at is absent or null)"
+    assert f"the settings misread messages of the shape json: {rejected}" in said.err
     assert JsonObject().settings.strip() in said.err
+    monkeypatch.setattr(protobuf, "COMPILED_WITHIN_SECONDS", 0)
+    (tmp_path / "beat.proto").write_text(next(iter(Protobuf.files.values())))
+    (tmp_path / "tidemark.toml").write_text('[message]\npayload = "protobuf"\nschema = "beat.proto"\n')
+    said = said_here(tmp_path, ("publish", "--shape", "protobuf"), {})
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("tidemark: cannot check now how the settings read messages: protoc took more than 0 s")
