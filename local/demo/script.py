@@ -26,6 +26,7 @@ from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, OpenLake
 from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.disk import why_unwritable
 from tidemark.pipeline.observe.facts import LakeReport, read_report, read_waiting
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import PREFIX, Settings, load_settings
@@ -110,10 +111,12 @@ class DemoFolder:
         self.truth = root / "truth.parquet"
         self.summary = root / "summary.json"
 
-    def refuse_foreign(self) -> None:
-        """Raise ServiceFailed if the path is a file, or a folder with files that are not from a demonstration."""
+    def refuse_unusable(self) -> None:
+        """Raise ServiceFailed if the folder cannot be written to, or has files that are not from a demonstration."""
+        if (why := why_unwritable(self.root)) is not None:
+            raise ServiceFailed(f"the demonstration needs a folder of its own, but {why}: name another with --folder")
         is_earlier = self.config.is_file() and self.config.read_bytes().startswith(TEMPLATE.partition("\n")[0].encode())
-        if not is_earlier and self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
+        if not is_earlier and self.root.exists() and any(self.root.iterdir()):
             raise ServiceFailed(
                 f"the demonstration empties its folder, but {self.root} has files that are not a demonstration's: name "
                 "a new folder with --folder"
@@ -201,14 +204,14 @@ def run_demo(
     the progress and the summary, and stop all started services.
 
     The lake is kept, in `root` or in a bucket. Raises, before anything is started: ToolMissing if Java is missing,
-    LakeError if a bucket has objects under the lake's prefix, and ServiceFailed if `root` has files that are not from
-    an earlier demonstration.
+    LakeError if a bucket has objects under the lake's prefix, and ServiceFailed if `root` cannot be written to or has
+    files that are not from an earlier demonstration.
     """
     ignore_variables()
     find_java()
     refuse_used(lake)
     folder = DemoFolder(root)
-    folder.refuse_foreign()
+    folder.refuse_unusable()
     began = clock.monotonic()
 
     def say(text: str) -> None:

@@ -25,12 +25,14 @@ def test_a_lake_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, w
     assert not (tmp_path / "demo").exists()
 
 
-def test_a_folder_with_files_of_others_is_refused_and_keeps_them(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_refused_and_keeps_the_files_of_others(tmp_path: Path) -> None:
     (kept := tmp_path / "tidemark.toml").write_text("# Every setting of tidemark.\n")
     overriding = {"TIDEMARK_LAKE__URI": "file:prod", "tidemark_pubsub__topic": "prod", "PUBSUB_EMULATOR_HOST": "a:1"}
     said = said_here(tmp_path, ("demo", "--folder", "."), {**os.environ, **overriding})
     assert (said.code, "has files that are not a demonstration's" in said.err, kept.exists()) == (1, True, True)
     assert f"its own settings: {', '.join(sorted(overriding))}" in " ".join(said.out.split())
+    said = said_here(tmp_path, ("demo", "--folder", "tidemark.toml/demo"), os.environ)
+    assert (said.code, f"{kept} is not a folder: name another with --folder" in said.err) == (1, True)
 
 
 def test_the_current_folder_is_emptied_and_keeps_its_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
