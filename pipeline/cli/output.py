@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
@@ -29,9 +31,8 @@ FILE_WIDTH = 150
 """Width of a line that is written to a file or a pipe. At Rich's default of 80, table cells would wrap."""
 
 
-NARROWEST = 8
-"""Minimum width of a column of `print_rows`, with its padding. Without it, Rich shrinks the columns of a wide table
-until nothing of them is left."""
+LEAST_OF_NAME, LEAST_OF_VALUE = 12, 24
+"""Number of characters of a column's name and of its values that `print_rows` never cuts: a time takes 24."""
 
 
 class QuietConsole(Console):
@@ -165,22 +166,28 @@ def print_rows(
     rows: Sequence[Mapping[str, Any]], foot: str, names: Sequence[str] = (), *, whole: str = "", as_json: bool = False
 ) -> None:
     """Print rows as a table or, with `as_json`, as one JSON object per line, with exact times. The table has the
-    columns `names`, by default those of the first row, as far as they fit. A null is an empty cell. The column `whole`
-    is never cut. The text `foot` follows the table."""
+    columns `names`, by default those of the first row, as far as they fit legibly. A null is an empty cell. The column
+    `whole` is never cut or left out. The text `foot` follows the table."""
     if as_json:
         for row in rows:
             print_json(row, exact=True)
         return
     terminal, every = console(), names or list(rows[0] if rows else ())
-    whole_width = max((len(row[whole]) for row in rows), default=0) if whole else 0
-    fits = max(1, (terminal.width - whole_width) // NARROWEST)
-    hidden = [name for name in every if name != whole][fits:]
-    names = [name for name in every if name not in hidden]
+    cells = {name: ["" if row[name] is None else text_of(row[name]) for row in rows] for name in every}
+    values = {name: max((cell_len(printable(cell)) for cell in cells[name]), default=0) for name in every}
+    wanted = {name: max(cell_len(name), values[name]) for name in every}
+    least = {name: min(wanted[name], max(LEAST_OF_NAME, min(LEAST_OF_VALUE, values[name]))) for name in every}
+    least |= {whole: wanted[whole]} if whole else {}
+    others, room = [name for name in every if name != whole], terminal.width - (least[whole] + 2 if whole else 0)
+    fits = max(1, sum(end <= room for end in accumulate(least[name] + 2 for name in others)))  # 2: the padding
+    hidden, names = others[fits:], [name for name in every if name not in others[fits:]]
     if hidden:
         foot += f"; left out for lack of width: {counted(len(hidden), 'column')} from {hidden[0]} on"
-    table = columns(*names, rows=(["" if row[name] is None else row[name] for name in names] for row in rows))
-    if whole:
-        table.columns[names.index(whole)].min_width = whole_width
+    table = columns(*names, rows=zip(*(cells[name] for name in names), strict=True))
+    room = terminal.width - sum(least[name] + 2 for name in names)
+    for name, column in zip(names, table.columns, strict=True):
+        more = max(0, min(room, wanted[name] - least[name]))
+        column.width, room = least[name] + more, room - more
     if names:
         terminal.print(table)
     terminal.print(f"[dim]{safe(foot)}[/]")
