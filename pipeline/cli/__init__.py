@@ -1,5 +1,15 @@
 """The `tidemark` command: its subcommands, their options, and their output."""
 
-from tidemark.pipeline.cli.app import main
+import os
+import signal
+
+
+def main() -> None:
+    """Import and run the command. Ctrl-C while it is imported ends the process with exit code 130, without a word."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # a KeyboardInterrupt is lost in some imports
+    from tidemark.pipeline.cli.app import main
+
+    main()
+
 
 __all__ = ["main"]

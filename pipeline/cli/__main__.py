@@ -1,5 +1,5 @@
 """`python -m tidemark.pipeline.cli` runs the same command as `tidemark`."""
 
-from tidemark.pipeline.cli.app import main
+from tidemark.pipeline.cli import main
 
 main()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import uuid
 from collections import Counter
 from dataclasses import dataclass
@@ -210,6 +211,12 @@ def test_a_deleted_current_folder_is_said(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert (run_command(["status"]), "the current folder was deleted" in capsys.readouterr().err) == (1, True)
+
+
+def test_ctrl_c_during_the_imports_ends_the_command_without_a_word(empty: Place) -> None:
+    (empty.folder / "typer.py").write_text("import os; os.kill(os.getpid(), 2); raise SystemExit(1)")
+    said = empty.program("status", PYTHONPATH=os.pathsep.join([str(empty.folder), *sys.path]))
+    assert said == Said("", "", 130)
 
 
 def test_a_table_that_is_too_wide_leaves_out_columns_and_cuts_no_time(capsys: pytest.CaptureFixture[str]) -> None:
