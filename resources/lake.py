@@ -84,6 +84,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Store the WatermarkState after a tick of the sensor `tracking`, for other sensors."""
         self.kept.get(NEWEST_FOLD, NewestFold).noted = state, self.clock.now()
 
+    def has_folded(self) -> bool:
+        """Return True after the first tick of the sensor `tracking` in this process."""
+        return self.kept.get(NEWEST_FOLD, NewestFold).noted is not None
+
     def state(self, user: str) -> WatermarkState:
         """Return the WatermarkState after the last tick of the sensor `tracking`. If the tick is too old or ran in
         another process, read the state from the tracking log. Raises the errors of `TrackingLog.catch_up`."""

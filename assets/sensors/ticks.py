@@ -159,13 +159,16 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
         if (run := run_at_work(runs, now)) is not None:
             pubsub.base().close()
             return f"run {run[:8]} lands and tracks, so this tick pulls nothing"
+        log, reader = lake.tracking_log("landing"), lake.judge("landing")
+        if not lake.has_folded() and log.newest().contract not in ("", reader.judged_by):
+            return "the contract has changed, and `tracking` has yet to record it: this tick pulls nothing"
         rests.clear()
         try:
             landed = land(
                 pubsub.base(),
                 tables=lake.new_files("landing"),
-                log=lake.tracking_log("landing"),
-                reader=lake.judge("landing"),
+                log=log,
+                reader=reader,
                 budget=budget,
                 clock=clock,
                 backlog=pubsub.base_backlog("landing"),

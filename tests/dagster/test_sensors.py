@@ -331,7 +331,10 @@ def test_a_changed_contract_is_noticed_once_and_what_passes_lands(instance: dg.D
     ticking.restart()
     assert requeues(ticking) == [], "it is the same one"
 
+    ticking.tick("tracking")
     mended = Ticking(right, instance, world.clock, world)
+    said = [mended.tick(sensor).skip_message or "" for sensor in ("landing", "tracking", "landing")]
+    assert ["has yet to record it: this tick pulls nothing" in one for one in said] == [True, False, False]
     (request,) = requeues(mended)
     assert request.tags[CONTRACT] == right.judged_by[:12]
     assert requeues(Ticking(wrong, instance, world.clock, world)) != [], "going back before a run ends is a change too"
