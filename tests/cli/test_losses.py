@@ -97,9 +97,11 @@ def test_a_loss_that_redeliveries_may_explain_is_said_to_be_uncertain_and_asks_f
         for advice in ("find out who else", "whether an emulator restarted empty"):
             assert (advice in told.getvalue()) == (least == 1)
     found.groups["lost"] |= {"untracked": 6, "lost_at_most": 0}
+    found.groups["late"] |= {"passed_over": 2, "max_lag": seconds(60)}
     show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
     assert "lost       tracking never received 6" in told.getvalue()
     assert "who else reads tracking" in told.getvalue()
+    assert "2 published in the last hour lag more than max_lag (1m)" in told.getvalue()
 
 
 def test_a_decision_that_was_made_while_status_read_counts_from_its_own_time(history: History) -> None:

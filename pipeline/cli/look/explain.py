@@ -111,15 +111,15 @@ def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
-    """Print, per stream, how many messages do not hold the watermark because they lag more than `max_lag`. Also print
-    the hours for which this number is unknown."""
+    """Print, per stream, how many messages lag more than `max_lag`: since it is set, they do not hold the watermark.
+    Also print the hours for which this number is unknown."""
     if over.damaged:
         terminal.print(f"\n{safe(unknown_sentence('passed over', over.damaged))}")
     if not over.total:
         return
     terminal.print(
-        f"\n[bold]What max_lag passes over[/]\n{over.total:,} of the {over.rows:,} messages that were published in the "
-        f"hour before the decision and have landed, from {len(over.by_stream):,} streams:"
+        f"\n[bold]What lags more than max_lag[/]\n{over.total:,} of the {over.rows:,} messages that were published in "
+        f"the hour before the decision and have landed, from {len(over.by_stream):,} streams:"
     )
     terminal.print(columns("stream", right=["messages"], rows=islice(over.by_stream.items(), NAMED), gap=2))
 

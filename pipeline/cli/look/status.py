@@ -131,7 +131,8 @@ def _late(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif not unknown:
         yield "green", "nothing"
     if facts.get("passed_over"):
-        yield "yellow", f"{facts['passed_over']:,} passed over by max_lag = {text_of(facts['max_lag'])}"
+        lag = f"lag more than max_lag ({text_of(facts['max_lag'])}), for which the watermark does not wait"
+        yield "yellow", f"{facts['passed_over']:,} published in the last hour {lag}"
     yield from unknown
 
 
