@@ -166,14 +166,19 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Figures
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Figures:
     """Remove the partitions below the value `before` from a table, and return the number of partitions, rows and bytes.
-    Their files stay until `trim` deletes them. With `dry_run`, nothing is removed. Raises TableConflict if another
-    process changes these partitions at the same time, and LakeError."""
-    current = table.in_place()
-    old = [file for file in table.files(at=current) if file.partition < before]
-    if old and current is not None and not dry_run:
-        with table_errors(table.uri):
-            current.delete(f"{table.partition_column} < '{before}'")
-        table.make_durable()
+    Their files stay until `trim` deletes them. With `dry_run`, nothing is removed. Raises TableConflict and
+    LakeError."""
+    for _ in range(table.attempts):
+        current = table.current()
+        old = [file for file in table.files(at=current) if file.partition < before]
+        if current is None or not old or dry_run:
+            break
+        now_us = to_us(SystemClock().now())
+        with suppress(TableConflict):  # the library's own `delete` panics if the path has one of `[]^|`
+            table.transact(current, [file.remove_action(table.partition_column, now_us) for file in old])
+            break
+    else:
+        raise table.overtaken()
     rows, size = sum(file.rows for file in old), sum(file.size for file in old)
     return {"partitions": len({file.partition for file in old}), "rows": rows, "bytes": size}
 

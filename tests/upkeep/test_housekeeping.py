@@ -308,8 +308,8 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
     assert waits.says == "there is no watermark yet"
 
 
-def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
-    house = House(tmp_path, now=3 * DAY.total_seconds())
+def test_quarantine_is_dropped_by_the_day_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    house = House(tmp_path / "[a]^|", now=3 * DAY.total_seconds())
     for landed in (0, DAY.total_seconds(), 2 * DAY.total_seconds()):
         append_rejected(house.lake.quarantine(), {"landed_at": at(landed)})
     requeued = house.lake.requeued()
