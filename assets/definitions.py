@@ -92,13 +92,14 @@ def _landing(
     settings: Settings, clock: Clock, partitions: Partitions, tables: Iterable[TableDefinition], plan: RunPlan
 ) -> Built:
     mine = loaded_tables(settings, tables)
-    own_assets, own_jobs = own_table_definitions(settings, clock, mine.values())
+    own_assets, own_jobs, lost = own_table_definitions(settings, clock, mine.values())
     job, requeue = compute_windows_job(settings, partitions), requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     landing = Event()
     landing.set()
+    after_decision = requesting(settings, clock, partitions, lost)
     sensors = [
-        tracking_sensor(settings, clock, tracking_pace, requesting(settings, clock, partitions), landing, [job]),
+        tracking_sensor(settings, clock, tracking_pace, after_decision, landing, [job]),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
         ingest_sensor(settings, clock, plan),
         staleness_sensor(settings, clock, counts=True),

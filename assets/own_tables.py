@@ -6,6 +6,7 @@ its check must not change, because Dagster reads them only when it loads the tab
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -15,10 +16,10 @@ import polars as pl
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of
 from tidemark.assets.checks import evaluation_of, verdict
-from tidemark.assets.jobs.by_window import Event, WindowsAsset, batch_parts, corrections_noted, windows_job
+from tidemark.assets.jobs.by_window import Event, LostEvents, WindowsAsset, batch_parts, corrections_noted, windows_job
 from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
-from tidemark.assets.scheduler.requests import NothingDue, pause_of, run_over
+from tidemark.assets.scheduler.requests import CHOICE, NothingDue, pause_of, run_over
 from tidemark.assets.scheduler.runs import Runs, ended_attempts
 from tidemark.assets.scheduler.turns import resting_sentence, take_turn
 from tidemark.assets.sensors.watching import Jobs, ticking_sensor
@@ -29,7 +30,7 @@ from tidemark.pipeline.compute.table_definition import UNUSABLE, TableDefinition
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.lake.tables.windowed import FOLDER, PARTITION
+from tidemark.pipeline.lake.tables.windowed import FOLDER, PARTITION, DiffRun
 from tidemark.pipeline.orchestrator.names import DEFINITION, compute_job
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back
@@ -58,9 +59,9 @@ LOAD_AGAIN = (
 
 def own_table_definitions(
     settings: Settings, clock: Clock, tables: Iterable[TableDefinition]
-) -> tuple[list[dg.AssetsDefinition], list[dg.JobDefinition]]:
-    """Define an asset and a job for each custom table."""
-    assets, jobs = [], []
+) -> tuple[list[dg.AssetsDefinition], list[dg.JobDefinition], dict[str, LostEvents]]:
+    """Define an asset and a job for each custom table. Also return the `LostEvents` of each table, by its name."""
+    assets, jobs, lost = [], [], dict[str, LostEvents]()
     for table in tables:
         asset = WindowsAsset(
             settings,
@@ -83,7 +84,8 @@ def own_table_definitions(
         )
         assets.append(made)
         jobs.append(windows_job(compute_job(table.name), [asset], compute, f"Computes windows of {table.name}."))
-    return assets, jobs
+        lost[table.name] = partial(_lost_events, asset)
+    return assets, jobs, lost
 
 
 def _computed(
@@ -101,18 +103,33 @@ def _computed(
             keys = pl.DataFrame(lake.of("run").own_table(table.name).read(done.rows, columns=columns))
             twice = len(keys) - keys.n_unique()
 
-    def said(held: Sequence[Window]) -> dict[str, Any]:
-        rows = sum(done.rows[window.key] for window in held)
-        return {"rows": rows, "version": table.version, "heartbeats_version": done.heartbeats_version}
-
     many, rows = counted(len(done.rows), "window"), counted(sum(done.rows.values()), "row")
     context.log.info(f"computed {many} with {rows}, by version {table.version} of the table's definition")
-    yield from asset.reports(lake, context.instance, done, said, provenance(context.instance, table.version, settings))
+    yield from _reports(asset, lake, context.instance, done, table.version)
     if loaded.key:
         about = f"{counted(twice, 'row')} with a repeated key, in {many}"
         result = verdict(passed=not twice, description=about, rows=twice)
         yield evaluation_of(result._replace(asset_key=asset.key, check_name=UNIQUE))
     yield from corrections_noted(lake, FollowedTable(table.name, lake.of("run").own_table(table.name), table.key))
+
+
+def _reports(
+    asset: WindowsAsset, lake: LakeResource, instance: dg.DagsterInstance, done: ReplacedWindows, version: str
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    def said(held: Sequence[Window]) -> dict[str, Any]:
+        rows = sum(done.rows[window.key] for window in held)
+        return {"rows": rows, "version": version, "heartbeats_version": done.heartbeats_version}
+
+    return asset.reports(lake, instance, done, said, provenance(instance, version, asset.settings))
+
+
+def _lost_events(
+    asset: WindowsAsset, manifest: DiffRun, rows: Mapping[str, int], lake: LakeResource, instance: dg.DagsterInstance
+) -> Iterator[Event]:
+    tables = lake.of(CHOICE).heartbeats(), lake.of(CHOICE).own_table(asset.asset.path[-1]).table
+    index = WindowIndex(*tables, asset.partitions.windowing, asset.settings.windows.lookback)
+    done = ReplacedWindows(manifest.heartbeats_version, manifest.watermark, rows, ())
+    return _reports(replace(asset, index=lambda _: index), lake, instance, done, manifest.version or "")
 
 
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:

@@ -22,7 +22,7 @@ from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as SCHEMA
 from tidemark.pipeline.lake.tables.handed_commits import ACCEPTED
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
-from tidemark.pipeline.lake.tables.windowed import WindowedTable
+from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from tidemark.pipeline.orchestrator.names import PIPELINE, WINDOWS, op_of, pipeline_tag
 from tidemark.pipeline.quality.corrected import FollowedTable, follow
 from tidemark.pipeline.settings import Settings
@@ -37,6 +37,8 @@ LASTING = (ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowN
 
 Event: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 Compute: TypeAlias = Callable[[Context, Sequence[Window]], Iterator[Event]]
+LostEvents: TypeAlias = Callable[[DiffRun, Mapping[str, int], LakeResource, dg.DagsterInstance], Iterator[Event]]
+"""Yields what a run that ended too early did not report, given its manifest and each window's number of rows."""
 
 
 class WindowsConfig(dg.Config):

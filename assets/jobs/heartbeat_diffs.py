@@ -13,7 +13,15 @@ import pyarrow.compute as pc
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of
 from tidemark.assets.checks import evaluation_of, verdict
-from tidemark.assets.jobs.by_window import Event, WindowsAsset, batch_parts, corrections_noted, window_keys, windows_job
+from tidemark.assets.jobs.by_window import (
+    Event,
+    LostEvents,
+    WindowsAsset,
+    batch_parts,
+    corrections_noted,
+    window_keys,
+    windows_job,
+)
 from tidemark.assets.jobs.job import Context
 from tidemark.assets.partitions import Partitions, stretch_ends
 from tidemark.assets.scheduler.requests import CHOICE, NothingDue
@@ -22,14 +30,14 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.contract.messages import described
-from tidemark.pipeline.errors import UNREADABLE
+from tidemark.pipeline.errors import UNREADABLE, InvalidSettings
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
 from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.lake.tables.table import by_partition
-from tidemark.pipeline.lake.tables.windowed import PARTITION
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, REPORTED, name_of
+from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, WindowedTable
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, REPORTED, compute_job, name_of
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
@@ -109,50 +117,63 @@ def compute_and_report(
     return silence
 
 
-def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource) -> None:
+def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: Mapping[str, LostEvents]) -> None:
     """Materialize the complete partitions of failed and canceled runs that ended between their commit and their events.
     A partition is left out if the run reported it, or if it was materialized after the newest run over it began. Runs
-    are looked for every LOOK_EVERY, and each is checked once."""
+    are looked for every LOOK_EVERY, and each is checked once. `tables` has each custom table's name and LostEvents: the
+    table is read only if one of its runs failed, and nothing is reported if it cannot be read."""
     now, checked, instance = lake.clock.now(), lake.kept.get((CHOICE, REPORTED), NothingDue), runs.instance
     if checked.holds(None, now):
         return
     ended = [record.dagster_run for record in runs.updated(UNSUCCESSFUL, LOOKED_AT)]
-    lost = [run.run_id for run in ended if run.tags.get(REPORTED) != run.run_id]
-    committed = lake.of(CHOICE).diffs().runs() if lost else {}
+    lost = [run for run in ended if run.tags.get(REPORTED) != run.run_id]
+    if lost:
+        _report(lost, lake.of(CHOICE).diffs(), partial(_lost_events, partitions), lake, instance)
+    for name, events in tables.items():
+        job, asset = name_of(lake.settings, compute_job(name)), key_of(lake.settings, dg.AssetKey(name))
+        own = [run for run in lost if run.job_name == job or asset in (run.asset_selection or ())]
+        with suppress(*UNREADABLE, InvalidSettings, ValueError):  # the last two: it has windows of another length now
+            if own:
+                _report(own, lake.of(CHOICE).own_table(name), events, lake, instance)
     for run in lost:
-        if names := {key: name for key, name in committed.items() if name.startswith(run)}:
-            _report(run, names, partitions, lake, instance)
-        instance.add_run_tags(run, {REPORTED: run})
+        instance.add_run_tags(run.run_id, {REPORTED: run.run_id})
     checked.note(None, now, is_due=False)
 
 
 def _report(
-    run: str, names: Mapping[str, str], partitions: Partitions, lake: LakeResource, instance: dg.DagsterInstance
+    lost: Iterable[dg.DagsterRun],
+    table: WindowedTable,
+    events: LostEvents,
+    lake: LakeResource,
+    instance: dg.DagsterInstance,
 ) -> None:
-    own = instance.get_records_for_run(run, of_type=MADE).records
-    known = {(record.asset_key, record.partition_key) for record in own}
-    with suppress(*UNREADABLE):  # without its manifest, the run's input is unknown
-        for event in _lost_events(names, partitions, lake, instance):
-            newest = partial(instance.get_latest_storage_id_by_partition, event.asset_key)
-            made, planned = (max(newest(kind, {str(event.partition)}).values(), default=0) for kind in (MADE, PLANNED))
-            if made < planned and (event.asset_key, event.partition) not in known:
-                instance.report_runless_asset_event(event)
+    committed = table.runs()
+    for run in lost:
+        if not (names := {key: name for key, name in committed.items() if name.startswith(run.run_id)}):
+            continue
+        own = instance.get_records_for_run(run.run_id, of_type=MADE).records
+        known = {(record.asset_key, record.partition_key) for record in own}
+        rows = {key: sum(file.rows for file in files) for key, files in by_partition(table.table.files(names)).items()}
+        with suppress(*UNREADABLE):  # without its manifest, the run's input is unknown
+            for event in events(table.manifest(min(names.values())), rows, lake, instance):
+                if not isinstance(event, dg.AssetMaterialization) or not event.metadata:
+                    continue
+                newest = partial(instance.get_latest_storage_id_by_partition, event.asset_key)
+                by = {str(event.partition)}
+                made, planned = (max(newest(kind, by).values(), default=0) for kind in (MADE, PLANNED))
+                if made < planned and (event.asset_key, event.partition) not in known:
+                    instance.report_runless_asset_event(event)
 
 
 def _lost_events(
-    names: Mapping[str, str], partitions: Partitions, lake: LakeResource, instance: dg.DagsterInstance
-) -> Iterator[dg.AssetMaterialization]:
-    """Yield the materializations of a run, as far as the lake has what they say. `names` has the run's name in the lake
-    for each window."""
-    settings, diffs = lake.settings, lake.of(CHOICE).diffs()
-    rows = {key: sum(file.rows for file in files) for key, files in by_partition(diffs.table.files(names)).items()}
-    manifest = diffs.manifest(min(names.values()))
-    done = ReplacedWindows(manifest.heartbeats_version, manifest.watermark, rows, ())
-    status = Lake(settings.lake, settings.message.kinds, lake.clock).stream_status().rows(names)  # closed afterwards
+    partitions: Partitions, manifest: DiffRun, rows: Mapping[str, int], lake: LakeResource, instance: dg.DagsterInstance
+) -> Iterator[Event]:
+    """As far as the lake has what they say. See LostEvents."""
+    settings, done = lake.settings, ReplacedWindows(manifest.heartbeats_version, manifest.watermark, rows, ())
+    status = Lake(settings.lake, settings.message.kinds, lake.clock).stream_status().rows(rows)  # closed afterwards
     for key, extra in ((HEARTBEAT_DIFFS, partial(diffs_metadata, done, status)), (STREAM_STATUS, lambda _: {})):
         asset = WindowsAsset(settings, key, partitions, lambda lake: lake.window_index(CHOICE))
-        own = (event for event in asset.reports(lake, instance, done, extra) if event.metadata)
-        yield from (event for event in own if isinstance(event, dg.AssetMaterialization))
+        yield from asset.reports(lake, instance, done, extra)
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> ReplacedWindows:

@@ -1,7 +1,7 @@
 """The sensors of the tracking tick and the landing tick. Each gathers the input of its tick, and reports the result to
 Dagster."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Event
@@ -12,6 +12,7 @@ import dagster as dg
 from tidemark.assets.catalog import COMPLETE_WINDOWS, HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.ingest import run_at_work
+from tidemark.assets.jobs.by_window import LostEvents
 from tidemark.assets.jobs.heartbeat_diffs import report_lost
 from tidemark.assets.partitions import Partitions
 from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
@@ -41,9 +42,11 @@ AfterDecision = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkSta
 to report."""
 
 
-def requesting(settings: Settings, clock: Clock, partitions: Partitions) -> AfterDecision:
+def requesting(
+    settings: Settings, clock: Clock, partitions: Partitions, tables: Mapping[str, LostEvents]
+) -> AfterDecision:
     """Return a function that requests a run over due and stale windows after a decision, and reports the partitions of
-    runs that ended before they could."""
+    runs that ended before they could, with those of the custom `tables`."""
     chooser = WindowChooser()
 
     def after_decision(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> RunAndEvents:
@@ -51,7 +54,7 @@ def requesting(settings: Settings, clock: Clock, partitions: Partitions) -> Afte
 
         def choose() -> Request:
             request = next_request(runs, lake, state.watermark, now)
-            report_lost(runs, partitions, lake)
+            report_lost(runs, partitions, lake, tables)
             return request
 
         return chooser.request(choose, context), ()

@@ -241,7 +241,7 @@ def test_what_a_run_committed_before_it_died_is_materialized_once(
         """What is known, newest first, after ticks of two code servers."""
         for _ in range(2):
             clock, settings, kept = SystemClock(), copied.settings, Kept()
-            tick = requesting(settings, clock, Partitions(settings.windowing, clock.now()))
+            tick = requesting(settings, clock, Partitions(settings.windowing, clock.now()), {})
             lake = LakeResource(settings=settings, kept=kept, clock=clock)
             tick(dg.build_sensor_context(instance), lake, copied.lake.tracking_log().catch_up())
         found = (instance.fetch_materializations(asset, 9).records for asset in (HEARTBEAT_DIFFS, STREAM_STATUS))
