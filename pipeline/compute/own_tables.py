@@ -22,6 +22,7 @@ from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
+from tidemark.pipeline.lake.tables.table import table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION, RUNS_FOLDER, OwnTable, stored_schema
 from tidemark.pipeline.spark.connector import explaining_missing_connector
 from tidemark.pipeline.spark.executors import answers_to, explaining_damage
@@ -141,8 +142,9 @@ class OwnBatch(WindowBatch):
             return self.spark.createDataFrame(found) if len(found) else None
         (table,), folder = self.tables, f"{RUNS_FOLDER}/{run}"
         path = f"{folder}/copies-{windows[0].key}.parquet"
-        table.files.create_dir(folder, recursive=True)
-        pq.write_table(found, path, filesystem=table.files)
+        with table_errors(table.table.uri):
+            table.files.create_dir(folder, recursive=True)
+            pq.write_table(found, path, filesystem=table.files)
         return self.spark.read.schema(spark_schema(found.schema)).parquet(_literal(f"{table.table.uri}/{path}"))
 
 

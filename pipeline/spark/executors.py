@@ -17,7 +17,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tidemark.pipeline.errors import CorruptObject, ExecutorsUnable
+from tidemark.pipeline.errors import CorruptObject, ExecutorsUnable, LakeFull
+from tidemark.pipeline.lake.store.disk import FULL
 
 CONTRACT = 6
 """Version of the tasks' input data and algorithm, unrelated to the message contract. An executor with another version
@@ -134,17 +135,23 @@ def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema
 
 def answers_to(session: SparkSession, work: Any, of: pa.Schema) -> pa.Table:
     """Compute each slice of a Work or Search in its own Spark task, and return the rows in the schema `of`. Raises
-    ExecutorsUnable, and CorruptObject if a file of heartbeats is damaged or missing."""
+    ExecutorsUnable, LakeFull, and CorruptObject if a file of heartbeats is damaged or missing."""
     with explaining_damage():
         return rows_from_tasks(session, len(work.slices), partial(run_slices, pickle.dumps(work), of), of)
 
 
 @contextmanager
 def explaining_damage() -> Iterator[None]:
-    """Within this block, turn Spark's error about a damaged or missing file of heartbeats into CorruptObject."""
+    """Within this block, turn Spark's error about a damaged or missing file of heartbeats into CorruptObject, and one
+    about a full disk into LakeFull."""
     try:
         yield
     except Exception as error:
+        if full := [line.strip() for line in str(error).splitlines() if any(sign in line for sign in FULL)]:
+            raise LakeFull(
+                "no space is left on the lake's disk, or on a disk of Spark's executors: free some space, and the "
+                f"next run computes the windows. Nothing was committed ({full[-1][:500]})"
+            ) from error
         if (damage := DAMAGE.search(str(error))) is None:
             raise
         raise CorruptObject(

@@ -22,7 +22,7 @@ from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, c
 from tidemark.pipeline.compute.own_tables import OwnBatch
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, loaded_tables, own_tables, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeError, TableFailed
+from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeError, LakeFull, TableFailed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
@@ -280,9 +280,16 @@ def test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed(house: H
     assert house.lake.own_table("broken").made() == {}
 
 
-def test_a_damaged_file_and_a_lost_spark_keep_their_errors_which_do_not_blame_the_table(house: House) -> None:
+def test_a_damaged_file_a_full_disk_and_a_lost_spark_keep_their_errors_which_do_not_blame_the_table(
+    house: House,
+) -> None:
     def lost(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         raise ConnectionRefusedError("Spark is gone")
+
+    def full(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        return heartbeats.select(
+            "window", F.udf(lambda _: Path("/dev/full").write_text("full"))("stream_id").alias("to")
+        )
 
     def of_payloads(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         return heartbeats.select("window", "payload")
@@ -291,6 +298,10 @@ def test_a_damaged_file_and_a_lost_spark_keep_their_errors_which_do_not_blame_th
     key, (file,) = WINDOWS[0].key, (house.folder / "heartbeats").rglob("*.parquet")
     with pytest.raises(ConnectionRefusedError):
         house.compute(windowed()(lost), key)
+    with pytest.raises(
+        LakeFull, match=r"free some space, .* Nothing was committed \(OSError: .*No space left on device"
+    ):
+        house.compute(windowed()(full), key)
     whole, metadata = file.read_bytes(), pq.read_metadata(file).row_group(0)
     columns = {
         metadata.column(number).path_in_schema: metadata.column(number) for number in range(metadata.num_columns)
