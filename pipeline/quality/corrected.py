@@ -110,7 +110,8 @@ UNKNOWN = pl.DataFrame({"change": [Change.UNKNOWN.value]})
 
 
 def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
-    detail = f"the commits of versions {first} to {last} are gone, so it is unknown which windows they replaced"
+    gone = f"the commits of versions {first} to {last} are gone or damaged"
+    detail = f"{gone}, so it is unknown which windows they replaced"
     logger.warning("corrections of %s: %s", followed.name, detail)
     return _rows(UNKNOWN, table=followed.name, table_version=last, detail=detail)
 

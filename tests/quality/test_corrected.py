@@ -274,18 +274,23 @@ def test_a_window_whose_old_or_new_file_is_gone_or_damaged_is_unknown_and_the_ot
     assert (forgotten["change"], forgotten["window"], forgotten["new_run"]) == ("unknown", FIRST, None)
 
 
-def test_commits_that_are_gone_in_a_row_are_one_row_and_the_rest_is_noted(place: Place) -> None:
+@pytest.mark.parametrize("damage", [None, b"", b"{"])
+def test_commits_that_are_gone_or_damaged_in_a_row_are_one_row_and_the_rest_is_noted(
+    place: Place, damage: bytes | None
+) -> None:
     place.compute({FIRST: {"a": -1}})
     place.follow()
     for load in range(5):
         place.compute({FIRST: {"a": load}})
     lose_commits(place, 1, 2, 3, 5)
+    for version in (1, 2, 3, 5) if damage is not None else ():
+        (place.folder / HEARTBEAT_DIFFS / "_delta_log" / f"{version:020d}.json").write_bytes(damage)
     assert [place.follow(), place.follow()] == [4, 0]
     later, unknown = [row for row in place.noted() if row["change"] == "unknown"]
     assert [(row["window"], row["table_version"]) for row in (later, unknown)] == [(None, 5), (None, 3)]
     assert place.noted()[:2] == [later, unknown], "when it was is not known, so it comes first"
     assert unknown in place.lake.corrections().newest(Sought(since=at(2000)), EVERY)
-    assert "versions 2 to 3 are gone" in unknown["detail"]
+    assert "versions 2 to 3 are gone or damaged" in unknown["detail"]
     place.compute({FIRST: {"a": 5}})
     followed = FollowedTable(HEARTBEAT_DIFFS, place.lake.diffs(), DIFFS_KEY)
     assert follow(place.lake.corrections(), followed, ManualClock(at(0).replace(year=2100))) == 1

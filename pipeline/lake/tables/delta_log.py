@@ -125,11 +125,20 @@ def last_round(table: LakeTable) -> tuple[str, int, datetime] | None:
 
 def next_commits(table: LakeTable, after: int, at_most: int) -> Sequence[Commit]:
     """Return the first commits with a version greater than `after` that are still in the table's log, in order, up to
-    the next one that is gone, and at most `at_most`. Raises CorruptObject and LakeError."""
-    found = table.log.since(first := after + 1, at_most)
-    if not found and (later := [version for version in table.log.versions() if version > after]):
-        found = table.log.since(first := later[0], at_most)
-    return _parsed(table, first, found[:at_most])
+    the next one that is gone or damaged, and at most `at_most`. Raises LakeError."""
+    with suppress(CorruptObject):
+        found = table.log.since(first := after + 1, at_most)
+        if not found and (later := [version for version in table.log.versions() if version > after]):
+            found = table.log.since(first := later[0], at_most)
+        return _parsed(table, first, found[:at_most])
+    readable = list[Commit]()
+    for version in table.log.versions():
+        if len(readable) == at_most or (readable and version > readable[-1].version + 1):
+            break
+        if version > after:
+            with suppress(CorruptObject, ObjectMissing):
+                readable.append(read_commit(table, version))
+    return readable
 
 
 def _parsed(table: LakeTable, first: int, contents: Sequence[bytes]) -> list[Commit]:
