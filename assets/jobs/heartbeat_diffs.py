@@ -125,19 +125,24 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: 
     now, checked, instance = lake.clock.now(), lake.kept.get((CHOICE, REPORTED), NothingDue), runs.instance
     if checked.holds(None, now):
         return
-    ended = [record.dagster_run for record in runs.updated(UNSUCCESSFUL, LOOKED_AT)]
-    lost = [run for run in ended if run.tags.get(REPORTED) != run.run_id]
-    if lost:
+    most = LOOKED_AT
+    while lost := _unreported(runs, most):
         _report(lost, lake.of(CHOICE).diffs(), partial(_lost_events, partitions), lake, instance)
-    for name, events in tables.items():
-        job, asset = name_of(lake.settings, compute_job(name)), key_of(lake.settings, dg.AssetKey(name))
-        own = [run for run in lost if run.job_name == job or asset in (run.asset_selection or ())]
-        with suppress(*UNREADABLE, InvalidSettings, ValueError):  # the last two: it has windows of another length now
-            if own:
-                _report(own, lake.of(CHOICE).own_table(name), events, lake, instance)
-    for run in lost:
-        instance.add_run_tags(run.run_id, {REPORTED: run.run_id})
+        for name, events in tables.items():
+            job, asset = name_of(lake.settings, compute_job(name)), key_of(lake.settings, dg.AssetKey(name))
+            own = [run for run in lost if run.job_name == job or asset in (run.asset_selection or ())]
+            with suppress(*UNREADABLE, InvalidSettings, ValueError):  # the last two: its windows have another length
+                if own:
+                    _report(own, lake.of(CHOICE).own_table(name), events, lake, instance)
+        for run in lost:
+            instance.add_run_tags(run.run_id, {REPORTED: run.run_id})
+        most *= 2  # a new tag counts as a change, so these runs now come before the others
     checked.note(None, now, is_due=False)
+
+
+def _unreported(runs: Runs, most: int) -> list[dg.DagsterRun]:
+    ended = (record.dagster_run for record in runs.updated(UNSUCCESSFUL, most))
+    return [run for run in ended if run.tags.get(REPORTED) != run.run_id]
 
 
 def _report(

@@ -14,17 +14,21 @@ from tests.dagster.house import ModelWorld, Ticking
 from tests.official_emulator import free_port
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.jobs import job
+from tidemark.assets.jobs.heartbeat_diffs import report_lost
 from tidemark.assets.jobs.job import BEAT, tags_of, working
+from tidemark.assets.partitions import Partitions
 from tidemark.assets.scheduler.requests import LOOK_EVERY, pause_of
 from tidemark.assets.scheduler.runs import FEWEST, LONGEST_RUN, SILENT_FOR, STARTS_WITHIN, UNFINISHED, Runs, report_dead
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
 from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import SparkUnreachable
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS, REPORTED
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
 from tidemark.pipeline.spark.session import session_config
+from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
 
 SECOND = timedelta(seconds=1)
@@ -131,6 +135,17 @@ def test_a_run_that_ended_during_the_look_stays_as_it_ended(runs: Runs, monkeypa
     monkeypatch.setattr(Runs, "newest", lambda *_: records)
     assert report_dead(runs, COMPUTE_WINDOWS, SystemClock().now() + LONGEST_RUN) == []
     assert status_of(runs, ended) is STATUS.SUCCESS
+
+
+def test_many_runs_that_fail_at_once_are_all_looked_at(runs: Runs, tmp_path: Path) -> None:
+    failed, settings = (
+        [noted(runs, STATUS.FAILURE) for _ in range(50)],
+        Settings(lake=LakeSettings(uri=f"file:{tmp_path}")),
+    )
+    lake = LakeResource(settings=settings, kept=Kept(), clock=SystemClock())
+    report_lost(runs, Partitions(settings.windowing, SystemClock().now()), lake, {})
+    tags = [runs.instance.get_run_by_id(run.run_id).tags.get(REPORTED) for run in failed]
+    assert tags == [run.run_id for run in failed]
 
 
 def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs: Runs) -> None:
