@@ -26,7 +26,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.orchestrator.names import ENDED, INGEST, READS, STAYS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.executors import require_able
-from tidemark.pipeline.spark.session import cores_of
+from tidemark.pipeline.spark.session import slots_of
 from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK, lake_of, pubsub_of, spark_of
@@ -99,7 +99,7 @@ def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.Job
             rounds = Rounds(
                 settings=settings,
                 run=context.run_id,
-                readers=min(settings.ingest.readers, max(1, cores_of(session) - 1)),  # one slot is left for windows
+                readers=min(settings.ingest.readers, max(1, slots_of(session) - 1)),  # one slot is left for windows
                 settling=Settling(log, clock, {Side.TRACKING: tracking, Side.BASE: base}, lake.new_files("settling")),
                 read=partial(read_on_spark, session, spark.interrupt),
                 newest=lake.tracking_log("run").newest,

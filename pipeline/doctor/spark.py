@@ -25,7 +25,7 @@ from tidemark.pipeline.spark.session import (
     check_answers,
     classic_session,
     host_and_port,
-    local_cores,
+    local_slots,
     refuse_other_token,
     server_config,
     session_config,
@@ -100,7 +100,7 @@ def check_task_slots(setup: Setup) -> Iterator[Statement]:
     if not settings.ingest.is_continuous or not _runs_here(settings):
         return
     master, readers = settings.spark_master, settings.ingest.readers
-    places = local_cores(master)
+    places = local_slots(master)
     if places is not None and places <= readers:
         yield warning(
             f"Spark on {master!r} has {counted(places, 'task slot')} for {counted(readers, 'reader')} and the windows, "

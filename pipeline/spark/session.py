@@ -192,15 +192,22 @@ def classic_session(config: Mapping[str, str], others: SparkSession | None = Non
 
 
 def cores_of(spark: SparkSession) -> int:
+    """Return the number of tasks that Spark computes in parallel: its slots, but with a local master no more than this
+    machine has processors. A reader that waits takes a slot, so a local master may have more slots."""
+    slots = slots_of(spark)
+    return slots if local_slots(spark.conf.get("spark.master", "") or "") is None else min(slots, os.cpu_count() or 2)
+
+
+def slots_of(spark: SparkSession) -> int:
     """Return the number of tasks that Spark runs in parallel. Unset settings count as 1 executor with 2 cores."""
     conf = spark.conf
     master = conf.get("spark.master", "") or ""
-    if (local := local_cores(master)) is not None:
+    if (local := local_slots(master)) is not None:
         return local
     return int(conf.get("spark.executor.instances", "1") or 1) * int(conf.get("spark.executor.cores", "2") or 2)
 
 
-def local_cores(master: str) -> int | None:
+def local_slots(master: str) -> int | None:
     """Return the number of tasks that Spark runs in parallel with a local master; None for another master."""
     if (local := re.fullmatch(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?\])?", master)) is None:
         return None

@@ -21,7 +21,7 @@ from tidemark.pipeline.ingest.source.registration import PROBE, is_new_enough
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark import executors
 from tidemark.pipeline.spark.executors import WINDOWS, report_ability
-from tidemark.pipeline.spark.session import session_config
+from tidemark.pipeline.spark.session import cores_of, session_config, slots_of
 from tidemark.resources.spark import SparkResource
 
 HAS_IT = is_new_enough(pyspark.__version__)
@@ -41,6 +41,18 @@ def test_a_run_in_a_process_of_others_leaves_their_session_as_it_is(spark: Spark
     resource.teardown_after_execution(nothing)
     assert (ours.conf.get(zone), spark.conf.get(zone), spark.range(3).count()) == ("UTC", "Asia/Tokyo", 3)
     spark.conf.set(zone, "UTC")
+
+
+def test_slots_of_a_local_spark_count_as_cores_only_up_to_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    cluster = {"spark.master": "spark://here:7077", "spark.executor.instances": "3", "spark.executor.cores": "4"}
+    for conf, slots, cores in (
+        ({"spark.master": "local[6,4]"}, 6, 2),
+        ({"spark.master": "local"}, 1, 1),
+        (cluster, 12, 12),
+    ):
+        session: Any = SimpleNamespace(conf=conf)
+        assert (slots_of(session), cores_of(session)) == (slots, cores)
 
 
 @pytest.mark.skipif(not HAS_IT, reason="the source asks for a newer PySpark")
