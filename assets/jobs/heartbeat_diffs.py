@@ -173,7 +173,7 @@ def _report(
 def _lost_events(
     partitions: Partitions, manifest: DiffRun, rows: Mapping[str, int], lake: LakeResource, instance: dg.DagsterInstance
 ) -> Iterator[Event]:
-    """As far as the lake has what they say. See LostEvents."""
+    """Yield the events that a lost run over `heartbeat_diffs` did not report. LostEvents describes the arguments."""
     settings, done = lake.settings, ReplacedWindows(manifest.heartbeats_version, manifest.watermark, rows, ())
     status = Lake(settings.lake, settings.message.kinds, lake.clock).stream_status().rows(rows)  # closed afterwards
     for key, extra in ((HEARTBEAT_DIFFS, partial(diffs_metadata, done, status)), (STREAM_STATUS, lambda _: {})):
