@@ -280,15 +280,15 @@ def _materialized(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, events: Iterable[Event]
 ) -> dg.MaterializeResult[None]:
     """Convert the events of `Compute` into the result of a run that materializes an asset. Dagster itself reports the
-    partitions that such a run materializes, so their metadata is handed to Dagster. Checks of other assets are dropped,
-    because Dagster would refuse them."""
-    checks = []
+    partitions that such a run materializes, so their metadata is handed to Dagster, and those of another selected asset
+    are left to its own step. Checks of other assets are dropped, because Dagster would refuse them."""
+    checks, selected = [], context.run.asset_selection or set()
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):
             result = dg.AssetCheckResult(**{name: getattr(event, name) for name in dg.AssetCheckResult._fields})
             checks += [result] if event.asset_key == asset else []
         elif event.asset_key == asset and event.partition in context.partition_keys:
             context.add_asset_metadata(event.metadata, asset_key=asset, partition_key=event.partition)
-        else:
+        elif event.asset_key not in selected or event.partition not in context.partition_keys:
             context.log_event(event)
     return dg.MaterializeResult(check_results=checks)
