@@ -14,26 +14,22 @@ import tidemark
 import tidemark.dagster as td
 from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
-from tests.dagster.test_repair import told
+from tests.dagster.test_repair import known, told
 from tests.pubsub.builders import raising
 from tidemark.assets.checks import CHECKS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs.by_window import WindowsAsset
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.assets.own_tables import own_table_definitions
-from tidemark.assets.partitions import Partitions
 from tidemark.assets.scheduler import turns
-from tidemark.assets.sensors.ticks import requesting
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.compute.table_definition import TableDefinition, read_table
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.tables.windowed import OwnTable
 from tidemark.pipeline.orchestrator.names import PIPELINE, op_of, pipeline_tag
 from tidemark.pipeline.quality.failing import read_failing_tables
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, TableSettings
-from tidemark.resources.lake import LakeResource
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
@@ -221,31 +217,18 @@ def test_what_a_run_of_a_table_committed_before_it_died_is_materialized_once(
 ) -> None:
     live, listings = lives(sql=COUNTS), list[str]()
     live.house.decide(START + timedelta(minutes=40))
-    hours = Partitions(live.settings.windowing, SystemClock().now())
     lost, listed = own_table_definitions(live.settings, SystemClock(), [live.definition("sql")])[2], OwnTable.runs
     monkeypatch.setattr(OwnTable, "runs", lambda table: listings.append(table.name) or listed(table))
-
-    def known() -> list[dg.AssetMaterialization]:
-        """What is known, newest first, after ticks of two code servers."""
-        for _ in range(2):
-            clock, settings = SystemClock(), live.settings
-            lake, tick = (
-                LakeResource(settings=settings, kept=Kept(), clock=clock),
-                requesting(settings, clock, hours, lost),
-            )
-            tick(dg.build_sensor_context(live.instance), lake, live.house.lake.tracking_log().catch_up())
-        records = live.instance.fetch_materializations(dg.AssetKey("sql"), 9).records
-        return [record.asset_materialization for record in records]
-
+    ticked = partial(known, live.house, lost, dg.AssetKey("sql"))
     assert live.house.run(WINDOWS[0], "2026-11-21T05-23Z").success
     assert [result.success for result in live.runs()] == [True]
     assert not live.house.run(WINDOWS[0], "no window").success
-    assert (len(known()), listings) == (1, []), "no run of the table failed"
+    assert (len(ticked()[0]), listings) == (1, []), "no run of the table failed"
     assert live.house.run(WINDOWS[0], "2026-11-21T05-23Z").success
     monkeypatch.setattr(WindowsAsset, "reports", raising(RuntimeError("killed")))
     assert [result.success for result in live.runs()] == [False]
     monkeypatch.undo()
-    by_us, ours = known()
+    ((by_us, ours),) = ticked()
     assert (by_us.metadata, by_us.tags) == (ours.metadata, ours.tags)
 
 

@@ -18,7 +18,7 @@ from tests.pubsub.builders import raising
 from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.jobs import by_window, heartbeat_diffs
-from tidemark.assets.jobs.by_window import WindowsAsset, corrections_noted
+from tidemark.assets.jobs.by_window import LostEvents, WindowsAsset, corrections_noted
 from tidemark.assets.jobs.job import tags_of
 from tidemark.assets.jobs.repair import REPAIR
 from tidemark.assets.partitions import Partitions, stretch_named, stretch_texts, windows_tag
@@ -231,21 +231,24 @@ def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_compu
     assert shown() == {"2026-11-21T06-00Z"}, "a run that is refused changes nothing"
 
 
+def known(
+    house: Materializing, tables: dict[str, LostEvents], *assets: dg.AssetKey
+) -> list[list[dg.AssetMaterialization]]:
+    """What is known, newest first, after ticks of two code servers."""
+    for _ in range(2):
+        clock, settings, kept = SystemClock(), house.settings, Kept()
+        tick = requesting(settings, clock, Partitions(settings.windowing, clock.now()), tables)
+        lake = LakeResource(settings=settings, kept=kept, clock=clock)
+        tick(dg.build_sensor_context(house.instance), lake, house.lake.tracking_log().catch_up())
+    found = (house.instance.fetch_materializations(asset, 9).records for asset in assets)
+    return [[record.asset_materialization for record in records] for records in found]
+
+
 def test_what_a_run_committed_before_it_died_is_materialized_once(
     copied: Repairing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied.decide(START + timedelta(minutes=40))
     instance = copied.instance
-
-    def known() -> list[list[dg.AssetMaterialization]]:
-        """What is known, newest first, after ticks of two code servers."""
-        for _ in range(2):
-            clock, settings, kept = SystemClock(), copied.settings, Kept()
-            tick = requesting(settings, clock, Partitions(settings.windowing, clock.now()), {})
-            lake = LakeResource(settings=settings, kept=kept, clock=clock)
-            tick(dg.build_sensor_context(instance), lake, copied.lake.tracking_log().catch_up())
-        found = (instance.fetch_materializations(asset, 9).records for asset in (HEARTBEAT_DIFFS, STREAM_STATUS))
-        return [[record.asset_materialization for record in records] for records in found]
 
     theirs = [
         create_run_for_test(instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.FAILURE, tags=tags)
@@ -257,8 +260,9 @@ def test_what_a_run_committed_before_it_died_is_materialized_once(
             owner = WindowsAsset if gap is WindowsAsset.reports else heartbeat_diffs
             patched.setattr(owner, gap.__name__, raising(RuntimeError("killed")))
             assert not run_over(copied, WINDOWS[0]).success
-        assert [len(events) for events in known()] == [count, count], gap.__name__
-    ours, by_us = known()[0][:2]
+        found = known(copied, {}, HEARTBEAT_DIFFS, STREAM_STATUS)
+        assert [len(events) for events in found] == [count, count], gap.__name__
+    ours, by_us = found[0][:2]
     assert by_us.metadata == ours.metadata
     assert all(REPORTED not in instance.get_run_by_id(run.run_id).tags for run in theirs)
 
