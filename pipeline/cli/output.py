@@ -151,12 +151,13 @@ def columns(
     folds: bool = False,
 ) -> Table:
     """Build a table with a bold header and no borders: first the left-aligned columns, then the right-aligned columns.
-    Long values in left-aligned columns are cut or, with `folds`, wrapped. The rows may contain external text."""
+    Long values in left-aligned columns are cut or, with `folds`, wrapped. Right-aligned columns wrap. The rows may
+    contain external text."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
         table.add_column(safe(name), no_wrap=not folds, overflow="fold" if folds else "ellipsis")
     for name in right:
-        table.add_column(safe(name), justify="right", no_wrap=True)
+        table.add_column(safe(name), justify="right", overflow="fold")
     for row in rows:
         table.add_row(*map(safe, row))
     return table

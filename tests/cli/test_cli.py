@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from tests.cli.command import Said, said_by_the_program, said_here
 from tests.dagster.house import Ticking
@@ -21,7 +22,7 @@ from tests.quick import with_policy
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import Noted, noted_file
 from tidemark.pipeline.cli.app import run_command
-from tidemark.pipeline.cli.output import print_rows
+from tidemark.pipeline.cli.output import columns, print_rows
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
@@ -219,12 +220,14 @@ def test_ctrl_c_during_the_imports_ends_the_command_without_a_word(empty: Place)
     assert said == Said("", "", 130)
 
 
-def test_a_table_that_is_too_wide_leaves_out_columns_and_cuts_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_too_wide_leaves_out_columns_and_cuts_no_time_or_count(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{**{f"column_{number}": f"{number:024}" for number in range(100)}, "window": "key"}]
     print_rows(rows, "1 row", whole="window", as_json=False)
     header, row, said = capsys.readouterr().out.splitlines()
     assert (len(header.split()), row.split()) == (6, [*(f"{number:024}" for number in range(5)), "key"])
     assert said == "1 row; left out for lack of width: 95 columns from column_5 on"
+    Console(width=32).print(columns("window", right=["streams", "missing beats"], rows=[["2026-12-01T00-10Z", 30, 1]]))
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["2026-12-01T00-10Z", "30", "1"]
 
 
 @pytest.mark.parametrize(
