@@ -162,7 +162,7 @@ def _print_targets(terminal: Console, report: TuningReport) -> None:
     variants, targets = report.tuning.variants, report.tuning.targets
     found = ((at_most(target), *(report.tuning.recommended(each, target) for each in variants)) for target in targets)
     names, title = [each.name for each in variants], "\nthe smallest band that is enough"
-    terminal.print(columns("for", *names, rows=found, gap=2, title=title))
+    terminal.print(columns("for", *names, rows=found, gap=2, title=title, folds=True))
 
 
 def _print_streams(terminal: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
