@@ -3,6 +3,7 @@
 import ast
 import errno
 import gc
+import inspect
 import logging
 import os
 import pkgutil
@@ -73,7 +74,7 @@ def loaded(name: str) -> Command:
     finally:
         gc.enable()
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(function)
+    alone.command(name, help=unbroken(inspect.getdoc(function)))(function)
     return typer.main.get_command(alone)
 
 
@@ -87,11 +88,17 @@ def without_pandas() -> None:
     sys.path[:] = places
 
 
-def help_of(place: str) -> str | None:
+def unbroken(text: str | None) -> str:
+    """Join the lines of each paragraph, because the terminal wraps them."""
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in (text or "").split("\n\n"))
+
+
+def help_of(place: str) -> str:
     module, _, function = place.partition(":")
     source = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
     body = ast.parse(source.read_text(encoding="utf-8")).body
-    return next(ast.get_docstring(node) for node in body if isinstance(node, ast.FunctionDef) and node.name == function)
+    named = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == function)
+    return unbroken(ast.get_docstring(next(named)))
 
 
 def print_version(asked: bool) -> None:

@@ -214,6 +214,11 @@ def test_a_deleted_current_folder_is_said(
     assert (run_command(["status"]), "the current folder was deleted" in capsys.readouterr().err) == (1, True)
 
 
+def test_the_help_of_a_command_fills_its_lines(empty: Place) -> None:
+    said = empty.tidemark("watermark", "--help", COLUMNS="200").out
+    assert "--wait-for also takes a window's key, and then waits for the window's end. --computed also waits" in said
+
+
 def test_ctrl_c_during_the_imports_ends_the_command_without_a_word(empty: Place) -> None:
     (empty.folder / "typer.py").write_text("import os; os.kill(os.getpid(), 2); raise SystemExit(1)")
     said = empty.program("status", PYTHONPATH=os.pathsep.join([str(empty.folder), *sys.path]))
