@@ -118,9 +118,6 @@ def built(tmp_path_factory: pytest.TempPathFactory, emulator_host: str) -> Built
     return Built(place, json.loads(said.out), rows, window.key)
 
 
-# The command itself
-
-
 def test_housekeeping_tells_each_chore_and_a_dry_run_changes_nothing(built: Built) -> None:
     before = {path: path.stat().st_mtime_ns for path in built.place.folder.rglob("*") if path.is_file()}
     would = json.loads(built.place.tidemark("housekeep", "--dry-run", "--json").out)
@@ -130,9 +127,6 @@ def test_housekeeping_tells_each_chore_and_a_dry_run_changes_nothing(built: Buil
     said = built.place.tidemark("housekeep")
     assert said.code == 0, said.out + said.err
     assert len(said.out.splitlines()) == len(would["chores"])
-
-
-# provision, publish
 
 
 def test_provisioning_creates_tracking_before_base_and_finds_it_all_the_second_time(empty: Place) -> None:
@@ -146,9 +140,6 @@ def test_provisioning_creates_tracking_before_base_and_finds_it_all_the_second_t
     assert (second["created"], second["differences"]) == ([], [])
     assert second["found"] == first["created"]
     assert pubsub.base_path in empty.tidemark("provision").out
-
-
-# status, explain, diffs
 
 
 def test_status_tells_where_everything_stands_and_on_one_screen_what_a_person_asks_first(built: Built) -> None:
@@ -268,9 +259,6 @@ def test_on_an_empty_lake_each_command_says_what_is_not_there_yet(empty: Place) 
         (line,) = said.err.splitlines()
         assert line.startswith("tidemark: ")
         assert wanted in line
-
-
-# init, and publishing in a shape
 
 
 def init(folder: Path, *arguments: str) -> Place:
