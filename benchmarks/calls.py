@@ -26,7 +26,8 @@ from tidemark.local.emulator.model import PubSubModel
 from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.settle import new_files
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.settle import Settling, new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.kept import Kept
@@ -114,34 +115,23 @@ class Ticks:
 
     def __init__(self, settings: Settings, pubsub: Subscriptions, lake: Lake) -> None:
         self.settings, self.pubsub = settings, pubsub
-        self.heartbeats, self.quarantine = new_files(lake, CLOCK)
+        self.tables = new_files(lake, CLOCK)
         self.landing_log, self.tracking_log = lake.tracking_log(), lake.tracking_log()
         self.reader = HeartbeatReader(settings.contract)
 
     def play(self) -> None:
         """Both."""
         pubsub = self.pubsub
-        land(
-            pubsub.base(),
-            tables=(self.heartbeats, self.quarantine),
-            log=self.landing_log,
-            reader=self.reader,
-            budget=AMPLE,
-            clock=CLOCK,
-            backlog=pubsub.base_backlog("landing"),
-            spending=pubsub.spending(),
-        )
+        settling = Settling(self.landing_log, CLOCK, {Side.BASE: pubsub.base()}, self.tables)
+        land(settling, self.reader, AMPLE, pubsub.base_backlog("landing"), pubsub.spending())
         CLOCK.sleep(1)
         pubsub.sweep()
         track(
-            pubsub.tracking(),
-            tracking_backlog=pubsub.tracking_backlog(),
-            base_backlog=pubsub.base_backlog(),
-            log=self.tracking_log,
-            reader=self.reader,
-            policy=self.settings.policy,
-            budget=AMPLE,
-            clock=CLOCK,
+            Settling(self.tracking_log, CLOCK, {Side.TRACKING: pubsub.tracking()}),
+            {Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
+            self.reader,
+            self.settings.policy,
+            AMPLE,
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
         )

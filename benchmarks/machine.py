@@ -20,8 +20,8 @@ from tidemark.local.services.processes import Supervisor
 from tidemark.local.services.stack import spark_server, start_emulator, token_environment
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.ingest.settle import new_files
+from tidemark.pipeline.ingest.outcome import Ingested, Side
+from tidemark.pipeline.ingest.settle import Settling, new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
@@ -100,29 +100,22 @@ class World:
     def track(self, budget: Budget, subscription: PubSubSubscription | None = None) -> Tracked:
         """One tracking tick."""
         pubsub = self.settings.pubsub
+        tracking = subscription or self.subscription(pubsub.tracking_path)
         return track(
-            subscription or self.subscription(pubsub.tracking_path),
-            tracking_backlog=self.backlog(pubsub.tracking_path),
-            base_backlog=self.backlog(pubsub.base_path),
-            log=self.tracking_log,
-            reader=self.reader,
-            policy=self.settings.policy,
-            budget=budget,
-            clock=self.clock,
+            Settling(self.tracking_log, self.clock, {Side.TRACKING: tracking}),
+            {Side.TRACKING: self.backlog(pubsub.tracking_path), Side.BASE: self.backlog(pubsub.base_path)},
+            self.reader,
+            self.settings.policy,
+            budget,
             until_gone=self.backlog(pubsub.tracking_path),
         )
 
     def land(self, budget: Budget, subscription: PubSubSubscription | None = None) -> Ingested:
         """One landing tick."""
-        return land(
-            subscription or self.subscription(self.settings.pubsub.base_path),
-            tables=new_files(self.lake, self.clock),
-            log=self.landing_log,
-            reader=self.reader,
-            budget=budget,
-            clock=self.clock,
-            backlog=self.backlog(self.settings.pubsub.base_path),
-        )
+        path = self.settings.pubsub.base_path
+        base, tables = subscription or self.subscription(path), new_files(self.lake, self.clock)
+        settling = Settling(self.landing_log, self.clock, {Side.BASE: base}, tables)
+        return land(settling, self.reader, budget, self.backlog(path))
 
 
 class Machine:

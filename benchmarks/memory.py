@@ -19,7 +19,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.settle import new_files
+from tidemark.pipeline.ingest.settle import Settling, new_files
 from tidemark.pipeline.ingest.take import BATCH_MESSAGES, Budget
 from tidemark.pipeline.ingest.ticks import TICK_BYTES, land, tick_budget, track
 from tidemark.pipeline.lake.layout import Lake
@@ -85,24 +85,15 @@ def _run(stage: str, messages: int, batch: int, folder: Path) -> float:
     lake = Lake(settings.lake.model_copy(update={"uri": f"file:{folder}"}), settings.message.kinds, clock)
     subscription = MadeSubscription(REGULAR, START, START + timedelta(seconds=2 * (messages + batch) / LIVE_RATE))
     reader, log = HeartbeatReader(settings.contract), lake.tracking_log()
-    (heartbeats, quarantine), emptied = new_files(lake, clock), Emptied(clock)
+    tables, emptied = new_files(lake, clock), Emptied(clock)
 
     def track_tick(budget: Budget) -> int:
-        return track(
-            subscription,
-            tracking_backlog=emptied,
-            base_backlog=emptied,
-            log=log,
-            reader=reader,
-            policy=settings.policy,
-            budget=budget,
-            clock=clock,
-        ).persisted.messages
+        settling = Settling(log, clock, {Side.TRACKING: subscription})
+        return track(settling, dict.fromkeys(Side, emptied), reader, settings.policy, budget).persisted.messages
 
     def land_tick(budget: Budget) -> int:
-        return land(
-            subscription, tables=(heartbeats, quarantine), log=log, reader=reader, budget=budget, clock=clock
-        ).messages
+        settling = Settling(log, clock, {Side.BASE: subscription}, tables)
+        return land(settling, reader, budget).messages
 
     tick: Callable[[Budget], int] = {"track": track_tick, "land": land_tick}[stage]
 

@@ -22,6 +22,7 @@ from tidemark.pipeline.clock import Clock, format_duration
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.pace import Closings, Pace
+from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.ticks import land, tick_budget, track
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.state import WatermarkState
@@ -104,15 +105,11 @@ def tracking_sensor(
                 pubsub.tracking().close()
                 pulls = replace(budget, max_messages=0)
         tracked = track(
-            pubsub.tracking(),
-            tracking_backlog=pubsub.tracking_backlog(),
-            base_backlog=pubsub.base_backlog(),
-            log=lake.tracking_log("tracking"),
-            reader=lake.judge("tracking"),
-            policy=settings.policy,
-            copies=copies,
-            budget=pulls,
-            clock=clock,
+            Settling(lake.tracking_log("tracking"), clock, {Side.TRACKING: pubsub.tracking()}, copies=copies),
+            {Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
+            lake.judge("tracking"),
+            settings.policy,
+            pulls,
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
             signals=lake.signals("tracking"),
@@ -167,16 +164,8 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
             return "the contract has changed, and `tracking` has yet to record it: this tick pulls nothing"
         rests.clear()
         try:
-            landed = land(
-                pubsub.base(),
-                tables=lake.new_files("landing"),
-                log=log,
-                reader=reader,
-                budget=budget,
-                clock=clock,
-                backlog=pubsub.base_backlog("landing"),
-                spending=pubsub.spending(),
-            )
+            settling = Settling(log, clock, {Side.BASE: pubsub.base()}, lake.new_files("landing"))
+            landed = land(settling, reader, budget, pubsub.base_backlog("landing"), pubsub.spending())
         finally:
             rests.set()
         _remember(lake, Side.BASE, "landing", landed, clock.now())

@@ -5,7 +5,7 @@ A tick of tracking then decides the watermark. The guarantee follows from the or
 acknowledge, read the backlogs, apply the log's new entries, decide.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,17 +14,14 @@ from functools import partial
 from tidemark.pipeline.clock import Clock, rough
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
-from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.pace import LOOK
 from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import BATCH_MESSAGES, Batches, Budget, Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.log.notes import WatermarkObject
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from tidemark.pipeline.pubsub.spending import Spending
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.policy import Policy
@@ -61,13 +58,9 @@ class Tracked:
 
 
 def land(
-    subscription: PubSubSubscription,
-    *,
-    tables: tuple[NewFiles, NewFiles],
-    log: TrackingLog,
+    settling: Settling,
     reader: HeartbeatReader,
     budget: Budget,
-    clock: Clock,
     backlog: Backlog | None = None,
     spending: Spending | None = None,
 ) -> Ingested:
@@ -76,35 +69,30 @@ def land(
     Guarantee: each message acknowledged on base is in `heartbeats` or `quarantine`, also after an error. Several
     readers may run at the same time. Raises PubSubError or LakeError.
 
-    `tables` are the writers of `heartbeats` and `quarantine`. With `backlog`, the tick pulls until a reading shows that
-    base has no backlog; without it, until a batch is small. `spending` is updated with the usage and the oldest publish
-    time of the tick.
+    `settling` has base as its only subscription. With `backlog`, the tick pulls until a reading shows that base has no
+    backlog; without it, until a batch is small. `spending` is updated with the usage and the oldest publish time of the
+    tick.
     """
+    log, (heartbeats, quarantine) = settling.log, settling.tables
     watermarks = [log.newest().watermark]  # before anything is pulled: with a damaged log nothing could be judged
-    settling = Settling(log, clock, {Side.BASE: subscription}, tables)
 
     def watermark() -> datetime | None:
         return watermarks.pop() if watermarks else log.newest().watermark
 
-    keeper = partial(Landing, *tables, reader, watermark, clock)
+    keeper = partial(Landing, heartbeats, quarantine, reader, watermark, settling.clock)
     return _rounds(settling, keeper, budget, backlog, spending)
 
 
 def track(
-    subscription: PubSubSubscription,
-    *,
-    tracking_backlog: Backlog,
-    base_backlog: Backlog,
-    log: TrackingLog,
+    settling: Settling,
+    backlogs: Mapping[Side, Backlog],
     reader: HeartbeatReader,
     policy: Policy,
     budget: Budget,
-    clock: Clock,
-    copies: RememberedCopies | None = None,
-    rules: Rules = RULES,
     until_gone: Backlog | None = None,
     spending: Spending | None = None,
     signals: Sequence[WatermarkObject] = (),
+    rules: Rules = RULES,
 ) -> Tracked:
     """Run one tick of tracking: pull, persist, acknowledge, then read both backlogs, apply the log's new entries,
     decide the watermark, and make the decision durable.
@@ -112,24 +100,25 @@ def track(
     Guarantee: each message acknowledged on tracking is in the log, also after an error; the next tick resumes from the
     log. Several trackers may run at the same time. Raises PubSubError or LakeError.
 
+    - `settling` has tracking as its only subscription. Its `copies` are the messages that the process remembers across
+      ticks. Without them, copies are not recognized.
     - `until_gone`: the tick pulls until a reading of this backlog shows that it is empty. If None, the tick pulls until
       a batch is small.
-    - `copies` are the messages that the process remembers across ticks. Without them, copies are not recognized.
     - `spending` is updated from the log and the tick, and the decision records the usage.
     - `signals` publish the decision at the end. If one fails, `problems` says so.
     - `reader.judged_by` identifies the contract. The first tick of a process records it in the log, which then refuses
       messages that were judged by a different contract.
     """
-    state = begin_where_new(log, tracking_backlog, clock)
+    log, clock = settling.log, settling.clock
+    state = begin_where_new(log, backlogs[Side.TRACKING], clock)
     log.judge_by(reader.judged_by)
     if spending is not None:
         spending.learn(state)
-    settling = Settling(log, clock, {Side.TRACKING: subscription}, copies=copies or RememberedCopies())
     keeper = partial(Tracking, reader, settling.copies, policy.band, clock)
     persisted = _rounds(settling, keeper, budget, until_gone, spending)
     # Tracking first, so that an unacknowledged message of base published before T is in the histogram.
-    tracking, tracking_problem = _reading(tracking_backlog)
-    base, base_problem = _reading(base_backlog)
+    tracking, tracking_problem = _reading(backlogs[Side.TRACKING])
+    base, base_problem = _reading(backlogs[Side.BASE])
     with spending.noted() if spending is not None else nullcontext() as usage:
         decided = log.decide(
             lambda state: replace(state.decide(base, tracking, policy, clock.now(), rules), usage=usage)

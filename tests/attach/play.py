@@ -29,6 +29,8 @@ from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import PubSubError, ReadingUnavailable
 from tidemark.pipeline.ingest.counting import RememberedCopies
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, track
 from tidemark.pipeline.lake.log import tracking_log
@@ -254,16 +256,13 @@ class Tracker:
         budget = Budget(world.rng.choice([5, 1000]), 1 << 20, timedelta(seconds=5), batch_messages=50)
         try:
             with suppress(PubSubError):
+                tracking = world.parts.tracking(world, ModelBacklog(world.model, TRACKING, world))
                 tracked = track(
-                    self._subscription,
-                    tracking_backlog=world.parts.tracking(world, ModelBacklog(world.model, TRACKING, world)),
-                    base_backlog=self._base,
-                    log=self._log,
-                    reader=self._reader,
-                    policy=world.policy,
-                    copies=self._copies,
-                    budget=budget,
-                    clock=world.clock,
+                    Settling(self._log, world.clock, {Side.TRACKING: self._subscription}, copies=self._copies),
+                    {Side.TRACKING: tracking, Side.BASE: self._base},
+                    self._reader,
+                    world.policy,
+                    budget,
                     rules=world.parts.rules,
                 )
                 world.decided(tracked)

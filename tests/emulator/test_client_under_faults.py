@@ -18,8 +18,8 @@ from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import Clock, SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import PubSubUnreachable
-from tidemark.pipeline.ingest.outcome import Ingested
-from tidemark.pipeline.ingest.settle import new_files
+from tidemark.pipeline.ingest.outcome import Ingested, Side
+from tidemark.pipeline.ingest.settle import Settling, new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
@@ -73,28 +73,22 @@ class Ticks:
 
     def track(self) -> Tracked:
         tracked = track(
-            self.tracking,
-            tracking_backlog=self.backlog(self.settings.tracking_path),
-            base_backlog=self.backlog(self.settings.base_path),
-            log=self.log,
-            reader=self.reader,
-            policy=Policy(band=BAND, near_real_time=timedelta(seconds=20)),
-            budget=BUDGET,
-            clock=self.clock,
+            Settling(self.log, self.clock, {Side.TRACKING: self.tracking}),
+            {
+                Side.TRACKING: self.backlog(self.settings.tracking_path),
+                Side.BASE: self.backlog(self.settings.base_path),
+            },
+            self.reader,
+            Policy(band=BAND, near_real_time=timedelta(seconds=20)),
+            BUDGET,
         )
         if tracked.decision.watermark is not None:
             self.marks.append(tracked.decision.watermark)
         return tracked
 
     def land(self) -> Ingested:
-        return land(
-            self.base,
-            tables=new_files(self.lake, self.clock),
-            log=self.log,
-            reader=self.reader,
-            budget=BUDGET,
-            clock=self.clock,
-        )
+        tables = new_files(self.lake, self.clock)
+        return land(Settling(self.log, self.clock, {Side.BASE: self.base}, tables), self.reader, BUDGET)
 
     def backlog(self, path: str) -> SnapshotBacklog:
         return SnapshotBacklog(self.subscriber, path, ReadingTimes(self.clock))

@@ -25,9 +25,9 @@ from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, Rejection
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.ingest.counting import RememberedCopies
-from tidemark.pipeline.ingest.outcome import Ingested
+from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
-from tidemark.pipeline.ingest.settle import new_files
+from tidemark.pipeline.ingest.settle import Settling, new_files
 from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
@@ -288,28 +288,18 @@ class World(Outside):
 
     def track(self, budget: Budget = AMPLE, spending: Spending | None = None) -> Tracked:
         return track(
-            self.tracking,
-            tracking_backlog=self.tracking_backlog,
-            base_backlog=self.base_backlog,
-            log=self.log,
-            reader=self.reader,
-            policy=self.policy,
-            copies=self.copies,
-            budget=budget,
-            clock=self.clock,
+            Settling(self.log, self.clock, {Side.TRACKING: self.tracking}, copies=self.copies),
+            {Side.TRACKING: self.tracking_backlog, Side.BASE: self.base_backlog},
+            self.reader,
+            self.policy,
+            budget,
             spending=spending,
             signals=self.signals,
         )
 
     def land(self, budget: Budget = AMPLE) -> Ingested:
-        return land(
-            self.base,
-            tables=(self.heartbeats, self.quarantine),
-            log=self.landing_log,
-            reader=self.reader,
-            budget=budget,
-            clock=self.clock,
-        )
+        tables = self.heartbeats, self.quarantine
+        return land(Settling(self.landing_log, self.clock, {Side.BASE: self.base}, tables), self.reader, budget)
 
     def requeue(self, meant: Rejected = EVERY) -> Requeue:
         requeuer = Requeuer(self.lake(), self.reader, self.clock)

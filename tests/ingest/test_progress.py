@@ -7,6 +7,7 @@ from tests.ingest.fakes import AMPLE, World, WorldSubscription
 from tests.watermark.builders import at, effective
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.progress import TOO_LONG, BacklogLook, BacklogWatch, Progress, progress_of
+from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.ticks import land
 from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -87,15 +88,9 @@ def test_a_tick_that_gets_little_of_a_backlog_leaves_more_and_one_that_gets_all_
     world.wait(5)
 
     def landed(messages: int) -> Ingested:
-        return land(
-            Slow(world, messages),
-            tables=(world.heartbeats, world.quarantine),
-            log=world.log,
-            reader=world.reader,
-            budget=AMPLE,
-            clock=world.clock,
-            backlog=world.base_backlog,
-        )
+        tables = world.heartbeats, world.quarantine
+        settling = Settling(world.log, world.clock, {Side.BASE: Slow(world, messages)}, tables)
+        return land(settling, world.reader, AMPLE, world.base_backlog)
 
     few, rest = landed(1), landed(AMPLE.batch_messages)
     assert (few.heartbeats, few.leaves_more) == (3, True)

@@ -36,6 +36,8 @@ from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.errors import ObjectExists, ReadingPostponed, ReadingUnavailable
 from tidemark.pipeline.ingest import take
 from tidemark.pipeline.ingest.counting import RememberedCopies, keys_of
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.log import codec as log_codec
 from tidemark.pipeline.lake.log import tracking_log
@@ -71,6 +73,11 @@ class Early:
 
     def acknowledge(self, _ack_ids: Sequence[str]) -> Acknowledged:
         return Acknowledged()
+
+
+def on(broken: Callable[[Any], Any], settling: Settling) -> Settling:
+    """As it is, but on broken subscriptions."""
+    return replace(settling, subscriptions={side: broken(one) for side, one in settling.subscriptions.items()})
 
 
 @plant("remembered before it is persisted", "copies", 160, kept)
@@ -134,25 +141,24 @@ class Remembered:
 
 
 @plant("tracking is acknowledged before it is persisted", "track")
-def track_acknowledging_first(subscription: Any, **others: Any) -> Any:
-    return track(Early(subscription), **others)
+def track_acknowledging_first(settling: Settling, *others: Any, **more: Any) -> Any:
+    return track(on(Early, settling), *others, **more)
 
 
 @plant("base is acknowledged before it has landed", "land")
-def land_acknowledging_first(subscription: Any, **others: Any) -> Any:
-    return land(Early(subscription), **others)
+def land_acknowledging_first(settling: Settling, *others: Any) -> Any:
+    return land(on(Early, settling), *others)
 
 
 @plant("T is read before what was persisted is acknowledged", "track", 3)
-def track_reading_before_acknowledging(subscription: Any, *, tracking_backlog: Any, **others: Any) -> Any:
-    late = Late(subscription, tracking_backlog)
-    return track(late, tracking_backlog=late, **others)
+def track_reading_before_acknowledging(settling: Settling, backlogs: Any, *others: Any, **more: Any) -> Any:
+    late = Late(settling.subscriptions[Side.TRACKING], backlogs[Side.TRACKING])
+    return track(on(lambda _: late, settling), {**backlogs, Side.TRACKING: late}, *others, **more)
 
 
 @plant("T and B are read before anything is pulled", "track", 3)
-def track_reading_before_pulling(subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any) -> Any:
-    tracking, base = Remembered(tracking_backlog), Remembered(base_backlog)
-    return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
+def track_reading_before_pulling(settling: Settling, backlogs: Any, *others: Any, **more: Any) -> Any:
+    return track(settling, {side: Remembered(backlogs[side]) for side in Side}, *others, **more)
 
 
 @plant("the log is not listed again", "log.decide", 1, two_trackers)
@@ -174,8 +180,8 @@ class AsItWas:
 
 
 @plant("late is judged by what was known before", "land", 1)
-def land_without_looking_again(subscription: Any, *, log: Any, **others: Any) -> Any:
-    return land(subscription, log=AsItWas(log), **others)  # type: ignore[arg-type]
+def land_without_looking_again(settling: Settling, *others: Any) -> Any:
+    return land(replace(settling, log=AsItWas(settling.log)), *others)  # type: ignore[arg-type]
 
 
 class Forgetful:
@@ -188,13 +194,13 @@ class Forgetful:
 
 
 @plant("a tick reports nothing late", "land", 9)
-def land_reporting_nothing_late(subscription: Any, **others: Any) -> Any:
-    return replace(land(subscription, **others), late=0)
+def land_reporting_nothing_late(*others: Any) -> Any:
+    return replace(land(*others), late=0)
 
 
 @plant("what is rejected is not kept", "land")
-def land_without_quarantine(subscription: Any, *, tables: Any, **others: Any) -> Any:
-    return land(subscription, tables=(tables[0], Forgetful()), **others)
+def land_without_quarantine(settling: Settling, *others: Any) -> Any:
+    return land(replace(settling, tables=(settling.tables[0], Forgetful())), *others)  # type: ignore[arg-type]
 
 
 # The log
@@ -337,10 +343,10 @@ class TakenForEmpty:
 
 @plant("unknown is nothing outstanding", "track", 10, kept)
 def track_taking_unknown_for_empty(
-    subscription: Any, problem: type[Exception] = ReadingUnavailable, *, clock: Clock, **others: Any
+    settling: Settling, backlogs: Any, *others: Any, problem: type[Exception] = ReadingUnavailable, **more: Any
 ) -> Any:
-    both = {name: TakenForEmpty(others[name], problem, clock) for name in ("tracking_backlog", "base_backlog")}
-    return track(subscription, clock=clock, **others | both)  # type: ignore[arg-type]
+    both = {side: TakenForEmpty(backlogs[side], problem, settling.clock) for side in Side}
+    return track(settling, both, *others, **more)
 
 
 plant("a reading put off is nothing outstanding", "track", 81, budgeted, about="budgets")(

@@ -13,6 +13,8 @@ from tests.simulation.traffic import SECOND
 from tidemark.local.emulator.refusals import ModelError
 from tidemark.pipeline.clock import MICROSECOND, Clock
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.pubsub.backlog import ReadingTimes
 from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
@@ -291,16 +293,12 @@ class Tracker(Worker):
         more = {"spending": self.spending} if is_budgeted else {}
         rests = self.world.ticks_rest  # rounds pull instead, and this decides
         tracked = self.world.planted.track(
-            self.subscription,
-            tracking_backlog=tracking,
-            base_backlog=base,
-            log=self.log,
-            reader=self.reader,
-            policy=self.world.policy,
-            copies=self.copies,
+            Settling(self.log, self.own_clock, {Side.TRACKING: self.subscription}, copies=self.copies),
+            {Side.TRACKING: tracking, Side.BASE: base},
+            self.reader,
+            self.world.policy,
+            replace(self.world.budget(self.kind), max_messages=0) if rests else self.world.budget(self.kind),
             rules=self.world.planted.rules,
-            budget=replace(self.world.budget(self.kind), max_messages=0) if rests else self.world.budget(self.kind),
-            clock=self.own_clock,
             **more,
         )
         messages = tracked.persisted.messages
@@ -324,14 +322,9 @@ class Lander(Worker):
             return
         self.late_rows = self.pulls = 0
         self.watermark_at_pull = self.world.oracle.watermark
-        landed = self.world.planted.land(
-            self.subscription,
-            tables=(self.heartbeats, self.quarantine),
-            log=self.log,
-            reader=self.reader,
-            budget=self.world.budget(self.kind),
-            clock=self.clock,
-        )
+        tables = self.heartbeats, self.quarantine
+        settling = Settling(self.log, self.clock, {Side.BASE: self.subscription}, tables)
+        landed = self.world.planted.land(settling, self.reader, self.world.budget(self.kind))
         self.world.note(self.name, f"landed {landed.heartbeats}, {landed.late} of them late")
         if landed.late != self.late_rows:
             self.world.fail(0, f"{self.name} reports {landed.late} late, and has landed {self.late_rows}")

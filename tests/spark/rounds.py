@@ -121,19 +121,14 @@ def lake_of(settings: Settings) -> Lake:
 def decide(world: PubSubWorld, settings: Settings, budget: Budget = NOTHING) -> None:
     """A tick that decides. Without a budget it pulls nothing, as the sensor's ticks do while readers are at work."""
     pubsub = world.settings
-    tracking, base = (
-        SnapshotBacklog(world.subscriber, path, ReadingTimes(CLOCK))
-        for path in (pubsub.tracking_path, pubsub.base_path)
-    )
+    paths = {Side.TRACKING: pubsub.tracking_path, Side.BASE: pubsub.base_path}
+    tracking = subscription_of(world.subscriber, pubsub, pubsub.tracking_path)
     track(
-        subscription_of(world.subscriber, pubsub, pubsub.tracking_path),
-        tracking_backlog=tracking,
-        base_backlog=base,
-        log=lake_of(settings).tracking_log(),
-        reader=judge_of(settings, lake_of(settings)),
-        policy=settings.policy,
-        budget=budget,
-        clock=CLOCK,
+        Settling(lake_of(settings).tracking_log(), CLOCK, {Side.TRACKING: tracking}),
+        {side: SnapshotBacklog(world.subscriber, path, ReadingTimes(CLOCK)) for side, path in paths.items()},
+        judge_of(settings, lake_of(settings)),
+        settings.policy,
+        budget,
     )
 
 

@@ -15,7 +15,7 @@ from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import InvalidSettings, NewerFormat, ProvisionRefused, PubSubUnreachable
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Side
-from tidemark.pipeline.ingest.settle import judge_of
+from tidemark.pipeline.ingest.settle import Settling, judge_of
 from tidemark.pipeline.ingest.signals import signals_of
 from tidemark.pipeline.ingest.ticks import Tracked, tick_budget, track
 from tidemark.pipeline.kept import Kept
@@ -141,15 +141,11 @@ class Attached:
         pubsub.sweep()
         self._tracking = pubsub.tracking()
         return track(
-            self._tracking,
-            tracking_backlog=pubsub.tracking_backlog(),
-            base_backlog=pubsub.base_backlog(),
-            log=self._log,
-            reader=self._judge,
-            policy=settings.policy,
-            copies=self._copies,
-            budget=tick_budget(settings, Side.TRACKING),
-            clock=self._clock,
+            Settling(self._log, self._clock, {Side.TRACKING: self._tracking}, copies=self._copies),
+            {Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
+            self._judge,
+            settings.policy,
+            tick_budget(settings, Side.TRACKING),
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
             signals=self._signals,
