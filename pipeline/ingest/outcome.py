@@ -1,33 +1,22 @@
 """The results of reading messages: the taken messages, and the numbers of those that landed, were rejected, or wait for
 a verdict."""
 
-from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Self, cast
+from typing import Self
 
 import pyarrow.compute as pc
-from pydantic import PlainSerializer, PlainValidator
 
-from tidemark.pipeline.contract.heartbeat import RejectionReason, Undecided
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.figures import EITHER, NEWEST, OLDEST, Sums, counted, oldest_of
 from tidemark.pipeline.ingest.rows import JudgedRows
-from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.watermark.histogram import Histogram
-from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.watermark.usage import Usage
-
-Counts = Annotated[
-    Histogram,
-    PlainValidator(lambda written: cast(Snapshot, decode(b64decode(written), "the answer of a reader")).histogram),
-    PlainSerializer(lambda histogram: b64encode(encode(Snapshot(histogram), "")).decode()),
-]
-"""A histogram that is written to JSON as an encoded entry of the tracking log."""
 
 
 class Side(StrEnum):
@@ -45,10 +34,6 @@ class Waiting(Sums):
     messages: int = 0
     why: str = field(default="", metadata=EITHER)
     until: datetime | None = field(default=None, metadata=NEWEST)
-
-    @classmethod
-    def of(cls, undecided: Iterable[Undecided]) -> Self:
-        return sum((cls(1, one.why) for one in undecided), cls())
 
     def sentence(self) -> str:
         if not self.messages:
@@ -87,13 +72,11 @@ class Ingested(Sums):
 
     @classmethod
     def of(cls, judged: JudgedRows) -> Self:
-        """Return the summary of judged messages of base."""
+        """Return the summary of judged messages of base, without `messages` and `waiting`."""
         events = pc.min_max(judged.heartbeats["event_time"]).as_py()
         published = (pc.min(rows["publish_time"]).as_py() for rows in (judged.heartbeats, judged.rejected))
         return cls(
-            messages=judged.messages - len(judged.undecided) - len(judged.left),
             oldest_publish_time=oldest_of(*published),
-            waiting=Waiting.of(judged.undecided.values()),
             heartbeats=len(judged.heartbeats),
             rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
             late=pc.sum(judged.heartbeats["late"]).as_py() or 0,
@@ -120,7 +103,7 @@ class Taken:
     ingested: Ingested = field(default_factory=Ingested)
     heartbeats: Sequence[NewFile] = ()
     rejected: Sequence[NewFile] = ()
-    histogram: Counts = field(default_factory=Histogram.empty)
+    histogram: Histogram = field(default_factory=Histogram.empty)
     attempt: str = ""
     ack_ids: Sequence[str] = ()
     used: Usage = field(default_factory=Usage)

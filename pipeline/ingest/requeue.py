@@ -17,7 +17,7 @@ from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import MESSAGE, Messages
 from tidemark.pipeline.errors import CorruptObject, PubSubUnreachable
 from tidemark.pipeline.figures import counted
-from tidemark.pipeline.ingest.outcome import Ingested
+from tidemark.pipeline.ingest.outcome import Ingested, Waiting
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import message_columns, messages_of
@@ -105,7 +105,9 @@ class Requeuer:
                 self.landing.add(self.landing.write(fresh), {})
             to_note.append(_settled(judged, passing))
             to_tell.append(judged_otherwise(copies, judged.rejected))
-            done += replace(Requeue.of(replace(judged, heartbeats=fresh)), there=len(passing) - len(fresh))
+            waiting = sum((Waiting(1, one.why) for one in judged.undecided.values()), Waiting())
+            found = Requeue.of(replace(judged, heartbeats=fresh))
+            done += replace(found, there=len(passing) - len(fresh), waiting=waiting)
         if any(map(len, to_note)) and not dry_run:
             notes.append(self.requeued.note(day, (first, last), pa.concat_arrays(to_note)))
         if any(map(len, to_tell)) and not dry_run:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,6 @@ from tidemark.pipeline.clock import HOUR_US, Clock, duration_us, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import PATIENCE, Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Ints, Messages
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed
-from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.ingest.counting import NONE, Counted, RememberedCopies, counted_parts
 from tidemark.pipeline.ingest.outcome import Ingested, Side, Taken, Waiting
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
@@ -137,26 +137,23 @@ class Landing:
         return np.setdiff1d(left, inside[np.isin(inside, left)][:1])
 
     def kept(self) -> Taken:
-        """Return the messages that were kept, without ack ids. Raises LakeError."""
+        """Return the messages that were kept, without what `take` adds. Raises LakeError."""
         return Taken(Side.BASE, self.reader.judged_by, self._landed, self._good.written(), self._bad.written())
 
 
 class _Held:
     def __init__(self, files: Files) -> None:
-        self._files, self._size = files, 0
-        self._rows, self._written = list[pa.Table](), list[NewFile]()
+        self._files, self._rows, self._written = files, list[pa.Table](), list[NewFile]()
 
     def hold(self, rows: pa.Table) -> None:
-        if len(rows):
-            self._rows.append(rows)
-            self._size += rows.nbytes
-        if self._size >= FILE_BYTES:
+        self._rows.append(rows)
+        if sum(one.nbytes for one in self._rows) >= FILE_BYTES:
             self.written()
 
     def written(self) -> Sequence[NewFile]:
-        if self._rows:
+        if any(map(len, self._rows)):
             self._written += self._files.write(pa.concat_tables(self._rows))
-        self._rows, self._size = [], 0
+        self._rows.clear()
         return self._written
 
 
@@ -181,15 +178,13 @@ class Tracking:
             yield counted
 
     def kept(self) -> Taken:
-        """Return the messages that were counted, without ack ids."""
+        """Return the messages that were counted, without what `take` adds."""
         histogram = sum((one.histogram for one in self._parts), Histogram.empty())
         keys = np.concatenate([NONE, *(one.keys for one in self._parts)])
         publish_us = np.concatenate([NONE, *(one.publish_us for one in self._parts)])
         attempt = self.copies.note(keys, publish_us)
         oldest = from_us(int(histogram.first_publish_us.min())) if len(histogram) else None
-        waiting = Waiting.of(undecided for one in self._parts for undecided in one.undecided.values())
-        messages = sum(one.messages for one in self._parts) - waiting.messages
-        tracked = Ingested(messages, oldest, waiting=waiting)
+        tracked = Ingested(oldest_publish_time=oldest)
         return Taken(Side.TRACKING, self.reader.judged_by, tracked, histogram=histogram, attempt=attempt)
 
 
@@ -204,23 +199,22 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
     Undecided messages are given back immediately. Other messages that were not kept are given back at the end. Raises
     PubSubError or LakeError, after giving back all messages.
     """
-    ack_ids, back, pulled, size = list[str](), list[str](), 0, 0
-    unread: Sequence[str] = ()
-    until_back: datetime | None = None
+    ack_ids, back, pulled, size, waiting = list[str](), list[str](), 0, 0, Waiting()
+    unread: Iterator[str] = iter(())
     is_over = False
     try:
         for batch in batches:
-            published_us, unread = batch.messages.published_us, batch.ack_ids
+            published_us, unread = batch.messages.published_us, iter(batch.ack_ids)
             pulled, size = pulled + len(batch), size + batch.size_bytes
             for part in keeper.keep(batch.messages):
-                ids, unread = unread[: part.messages], unread[part.messages :]
+                ids = list(islice(unread, part.messages))
                 now, waits = keeper.clock.now(), defaultdict[int, list[str]](list)
-                for position in part.undecided:
-                    waited = now - from_us(int(published_us[position]))
-                    waits[seconds_of(waited, keeper.patience)].append(ids[position])
+                for position, undecided in part.undecided.items():
+                    seconds = seconds_of(now - from_us(int(published_us[position])), keeper.patience)
+                    waits[seconds].append(ids[position])
+                    waiting += Waiting(1, undecided.why, now + timedelta(seconds=seconds))
                 for seconds, these in waits.items():
                     subscription.give_back(these, seconds)
-                    until_back = newest_of(until_back, now + timedelta(seconds=seconds))
                 back += [ids[position] for position in part.left]
                 apart = {*part.undecided, *part.left}
                 ack_ids += [one for position, one in enumerate(ids) if position not in apart] if apart else ids
@@ -228,7 +222,6 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
                 if is_over := keeper.is_full or keeper.clock.monotonic() >= until:
                     break
             back += unread
-            unread = ()
             del batch  # before the next one is pulled
             if is_over:
                 break
@@ -241,7 +234,7 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
     used = Usage(landed=len(ack_ids), landed_bytes=size)
     if kept.side is Side.TRACKING:
         used = Usage(tracked=len(ack_ids), tracked_bytes=size)
-    ingested = replace(kept.ingested, waiting=replace(kept.ingested.waiting, until=until_back))
+    ingested = replace(kept.ingested, messages=len(ack_ids), waiting=waiting)
     return replace(kept, ingested=ingested, ack_ids=ack_ids, used=used)
 
 
