@@ -25,6 +25,7 @@ from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.slices import DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.source.named import land_named
+from tidemark.pipeline.ingest.take import Batches
 from tidemark.pipeline.lake.landings import LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
@@ -128,13 +129,11 @@ def land_for_spark(world: World) -> None:
     _, quarantine = new_files(world.lake(), world.clock)
     land_named(
         batches.name(2, 0),
-        WorldSubscription(world, "spark"),
+        Batches(WorldSubscription(world, "spark"), AMPLE, world.clock),
         objects=world.lake().objects(),
         quarantine=quarantine,
         watermark=at(0),
         reader=world.reader,
-        budget=AMPLE,
-        clock=world.clock,
         is_over=lambda: batches.is_over(2),
     )
 

@@ -13,7 +13,7 @@ from tests.ingest.test_landing import publish
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import LandingOver
 from tidemark.pipeline.ingest.source.named import land_named
-from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Budget
+from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Batches, Budget
 from tidemark.pipeline.lake.landings import MANIFEST, PIECE, LandedBatches, NamedLanding
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -34,13 +34,11 @@ class PiecesWorld(World):
     ) -> NamedLanding:
         return land_named(
             name,
-            self.base,
+            Batches(self.base, budget, self.clock),
             objects=self.objects,
             quarantine=self.quarantine,
             watermark=at(902),
             reader=self.reader,
-            budget=budget,
-            clock=self.clock,
             is_over=is_over,
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -22,7 +22,6 @@ from tidemark.pipeline.ingest.source.pubsub_options import SourceOptions, read_o
 from tidemark.pipeline.ingest.source.pubsub_source import (
     DATABRICKS,
     MILLIS,
-    Connections,
     LandingPartition,
     NamedReader,
     PubSubDataSource,
@@ -42,8 +41,8 @@ def options(lake: Path | None = None, **more: str) -> SourceOptions:
     return read_options({**GIVEN, **({} if lake is None else {"lake": f"file://{lake}"}), **more}, {})
 
 
-class FakeConnections(Connections):
-    """To the subscription and the clock of a world."""
+class OnAWorld(NamedReader):
+    """A reader on the subscription and the clock of a world."""
 
     world: World
     leased = timedelta(seconds=60)
@@ -71,15 +70,24 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def connected(world: World, **more: str) -> FakeConnections:
-    connections = FakeConnections(options(world.folder, **more), world.clock)
-    connections.world = world
-    return connections
+class StreamOnAWorld(OnAWorld, PubSubStreamReader): ...
 
 
-def reader_of(world: World, columns: StructType | None = None, **more: str) -> PubSubStreamReader:
-    connections = connected(world, **more)
-    return PubSubStreamReader(connections, columns or source_schema(connections.options))
+class BatchOnAWorld(OnAWorld, PubSubReader): ...
+
+
+Made = TypeVar("Made", bound=OnAWorld)
+
+
+def made(kind: type[Made], world: World, columns: StructType | None = None, **more: str) -> Made:
+    chosen = options(world.folder, **more)
+    reader = kind(chosen, columns or source_schema(chosen), world.clock)
+    reader.world = world
+    return reader
+
+
+def reader_of(world: World, columns: StructType | None = None, **more: str) -> StreamOnAWorld:
+    return made(StreamOnAWorld, world, columns, **more)
 
 
 def next_offset(reader: PubSubStreamReader, start: dict[str, Any]) -> dict[str, Any]:
@@ -116,8 +124,7 @@ def test_a_batch_that_is_planned_again_is_served_with_the_readers_that_it_had(wo
 
 def test_a_batch_read_lands_once_under_its_name_and_no_more_than_its_limit(world: World) -> None:
     def read(**more: str) -> list[str]:
-        connections = connected(world, **more)
-        reader = PubSubReader(connections, source_schema(connections.options))
+        reader = made(BatchOnAWorld, world, **more)
         return ids_in(reader, reader.partitions())
 
     for number in range(10):
@@ -201,18 +208,22 @@ def test_a_checkpoint_of_another_lake_is_refused(world: World, tmp_path: Path) -
     start = reader.initialOffset()
     end = next_offset(reader, start)
     chosen = options(tmp_path / "other")
-    moved = PubSubStreamReader(Connections(chosen), source_schema(chosen))
+    moved = PubSubStreamReader(chosen, source_schema(chosen))
     with pytest.raises(InvalidSettings, match="finish the batch with that lake"):
         moved.partitions(start, end)
+
+
+def judging(chosen: SourceOptions) -> NamedReader:
+    return NamedReader(chosen, source_schema(chosen))
 
 
 def test_a_worker_judges_each_lakes_messages_by_the_schemas_that_this_lake_accepts(tmp_path: Path) -> None:
     avro = {"payload": "avro", "eventTime": "payload:at", "streamId": "payload:device"}
     message = {"googclient_schemaname": "projects/project/schemas/ours", "googclient_schemarevisionid": "1"}
-    lakes = [Connections(options(tmp_path / lake, **avro)) for lake in ("theirs", "ours")]
-    named = Connections(options(tmp_path / "theirs", **avro, schema=message["googclient_schemaname"]))
+    lakes = [judging(options(tmp_path / lake, **avro)) for lake in ("theirs", "ours")]
+    named = judging(options(tmp_path / "theirs", **avro, schema=message["googclient_schemaname"]))
     lakes[0].lake.accepted_schemas().accept("projects/project/schemas/theirs")
-    found: list[Any] = [one.reader().decoder._revisions._found_in for one in (*lakes, named)]
+    found: list[Any] = [one.judge().decoder._revisions._found_in for one in (*lakes, named)]
     theirs, ours, also_ours = found
     assert ours.name(message) == also_ours.name(message) == "projects/project/schemas/ours@1"
     with pytest.raises(Unreadable, match="not accepted"):
@@ -224,7 +235,7 @@ def test_a_worker_judges_by_a_schema_file_that_was_replaced(tmp_path: Path) -> N
     readers = []
     for content in ("old", "old", "new"):
         schema.write_text(content)
-        readers.append(Connections(options(tmp_path / "lake", payload="avro", schema=str(schema))).reader())
+        readers.append(judging(options(tmp_path / "lake", payload="avro", schema=str(schema))).judge())
     assert readers[0] is readers[1]
     assert readers[2] is not readers[1]
 
@@ -269,7 +280,7 @@ def test_available_now_leaves_what_another_consumer_holds_for_longer_than_two_le
     held_by_another_consumer(world, seconds=600)
     world.wait(1)
     reader, began = reader_of(world, readers="1"), world.clock.now()
-    reader._connections.leased = timedelta(seconds=10)
+    reader.leased = timedelta(seconds=10)
     brought, _ = available(world, reader, reader.initialOffset())
     assert not any(brought)
     assert timedelta(seconds=20) < world.clock.now() - began < timedelta(seconds=30)
@@ -279,7 +290,7 @@ def test_available_now_leaves_what_another_consumer_holds_for_longer_than_two_le
 @pytest.mark.parametrize("kept", ["10", "0"])
 def test_available_now_needs_two_empty_batches_if_the_backlog_cannot_be_read(world: World, kept: str) -> None:
     reader = reader_of(world, readers="1", keepBatches=kept)
-    reader._connections.backlog = raising(PubSubError("away"))  # type: ignore[method-assign]
+    reader.backlog = raising(PubSubError("away"))  # type: ignore[method-assign]
     world.topic.publish(900)
     world.wait(1)
     reader.prepareForTriggerAvailableNow()
@@ -305,12 +316,12 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         },
         {"PUBSUB_EMULATOR_HOST": "127.0.0.1:8085"},
     )
-    assert chosen.budget.max_time == timedelta(seconds=90)
+    assert chosen.max_time == timedelta(seconds=90)
     assert chosen.contract.event_time == Place.of("attribute:ts")
     assert chosen.contract.stream_id == (Place.of("attribute:site"), Place.of("payload:device.id"))
     assert chosen.contract.fields == {"load": FieldKind.NUMBER}
     assert (chosen.path, chosen.emulator_host) == ("projects/project/subscriptions/base", "127.0.0.1:8085")
-    assert chosen.place == LakeSettings(uri="file:///nowhere")
+    assert chosen.lake == LakeSettings(uri="file:///nowhere")
     assert read_options({**GIVEN, "emulatorHost": ""}, {"PUBSUB_EMULATOR_HOST": "x:1"}).emulator_host is None
 
 

@@ -12,16 +12,14 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import LandingOver, ObjectExists
-from tidemark.pipeline.ingest.take import Batches, Budget, Landing, take
+from tidemark.pipeline.ingest.take import Batches, Landing, take
 from tidemark.pipeline.lake.landings import MANIFEST, PIECE, NamedLanding, piece_name
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 
 
 class _Pieces:
@@ -41,18 +39,16 @@ class _Pieces:
 
 def land_named(
     name: str,
-    subscription: PubSubSubscription,
+    batches: Batches,
     *,
     objects: ObjectStore,
     quarantine: NewFiles,
     watermark: datetime | None,
     reader: HeartbeatReader,
-    budget: Budget,
-    clock: Clock,
     is_over: Callable[[], bool],
 ) -> NamedLanding:
-    """Return the landing with this name. If there is none yet, pull messages, make them durable, create the manifest,
-    and acknowledge them.
+    """Return the landing with this name. If there is none yet, pull `batches` of messages, make them durable, create
+    the manifest, and acknowledge them.
 
     Guarantee: a manifest is never replaced, and each acknowledged message is in rows that the manifest lists, or in
     `quarantine`. This holds even if several readers try the name at the same time, die, or are restarted. Only the
@@ -68,10 +64,11 @@ def land_named(
         return landed
     if is_over():
         raise _over(name)
-    pieces, until = _Pieces(objects, name), clock.monotonic() + budget.max_time.total_seconds()
+    pieces, subscription, clock = _Pieces(objects, name), batches.subscription, batches.clock
+    until = clock.monotonic() + batches.budget.max_time.total_seconds()
     # The pieces are not divided by event hour, so no message is given back because of its hour.
     keeper = Landing(pieces, quarantine, reader, lambda: watermark, clock, most_hours=sys.maxsize)
-    taken = take(Batches(subscription, budget, clock), subscription, keeper, until)
+    taken = take(batches, subscription, keeper, until)
     ack_ids = taken.ack_ids
     try:
         quarantine.add(taken.rejected, {})

@@ -26,7 +26,6 @@ from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.contract.payloads.schemas import NAME
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.settings_message import ComparedFields, MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, OptionalText, Positive, ResourceId, ServerSettings
 
@@ -111,29 +110,17 @@ class SourceOptions(MessageSettings, ServerSettings):
         return f"projects/{self.project}/subscriptions/{self.subscription}"
 
     @property
-    def place(self) -> LakeSettings:
-        """The settings of the lake where messages land, including the endpoint."""
-        return self.lake.model_copy(update={"endpoint": self.lake_endpoint})
-
-    @property
-    def budget(self) -> Budget:
-        """The limits of one reader's pulls in a micro-batch. The messages stay unacknowledged until all of them are
-        durable."""
-        return Budget(self.max_messages, self.max_bytes, self.max_time, self.batch_messages)
-
-    @property
     def contract(self) -> MessageContract:
         return self.contract_from(self.first_event_time)
 
 
-def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SourceOptions:
+def read_options(written: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> SourceOptions:
     """Check and return the options given to Spark. Databricks' option names are allowed too. The default of
     `emulatorHost` is `$PUBSUB_EMULATOR_HOST`, as in Google's clients.
 
     Raises InvalidSettings, which names each wrong option, its value and the rule. An unknown or refused option is named
     without its value, which may be a secret.
     """
-    environ = os.environ if environ is None else environ
     known = {_plain(name): name for name in SourceOptions.model_fields} | SAME_AS
     given: dict[str, Any] = {}
     for name, value in written.items():

@@ -8,7 +8,7 @@ have landed and pulls nothing.
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind, HeartbeatReader
 from tidemark.pipeline.errors import ExecutorsUnable, InvalidSettings, PubSubError
 from tidemark.pipeline.ingest.source.named import land_named
 from tidemark.pipeline.ingest.source.pubsub_options import WATERMARK, SourceOptions, read_options
-from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.take import Batches, Budget
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.landings import FOLDER, MANIFEST, PIECE, LandedBatches
 from tidemark.pipeline.lake.layout import Lake
@@ -61,42 +61,6 @@ DATABRICKS = {"messageId": "message_id", MILLIS: "publish_time"}
 NO_RUN = ""
 """Run name in the initial offset. It is empty, because Spark may request that offset several times, and every answer
 must be the same. The first end offset has the run's real name."""
-
-
-class Connections:
-    """Connections to Pub/Sub and the lake. Each process opens its own on first use, because connections cannot be sent
-    to executors. Both the driver and the executors must be able to reach Pub/Sub and the lake."""
-
-    def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
-        self.options = options
-        self.clock = clock or SystemClock()
-        self.lake = Lake(options.place, options.contract.fields, self.clock)
-
-    def subscription(self) -> AbstractContextManager[PubSubSubscription]:
-        """Return the subscription, in a context manager that closes it."""
-        return closing(PubSubSubscription(self.client(), self.options.path, self.clock, self.options))
-
-    def client(self) -> SubscriberClient:
-        """Return this process's client. It stays open."""
-        server = self.options.server
-        return CLIENTS.get(server, lambda: subscriber_client(*server))
-
-    def lease(self) -> timedelta:
-        """Return the subscription's ack deadline."""
-        return lease_of(self.client(), self.options.path)
-
-    def backlog(self) -> Backlog:
-        """Return an object that reads the subscription's backlog."""
-        return SnapshotBacklog(self.client(), self.options.path, ReadingTimes(self.clock))
-
-    def reader(self) -> HeartbeatReader:
-        """Return the reader that judges messages by the contract. A worker process keeps it, including the schemas that
-        it has looked up."""
-        options = self.options
-        schemas = *options.schema_names, options.schema_content
-        kept_as = options.server, repr(options.place), *schemas, repr(options.contract)
-        accepted = self.lake.accepted_schemas(options.schema_names)
-        return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +101,15 @@ class LandingPartition(InputPartition):
     reader: int
     limit: ReadLimit
 
-    def budget(self, whole: Budget) -> Budget:
-        """Return the limits of this reader: `whole`, or the reader's share of the batch's limit if that is smaller."""
+    def budget(self, options: SourceOptions) -> Budget:
+        """Return the limits of this reader's pulls: those in the options, or the reader's share of the batch's limit if
+        that is smaller. The messages stay unacknowledged until all of them are durable."""
+        messages, size = options.max_messages, int(options.max_bytes)
         if isinstance(self.limit, ReadMaxRows):
-            return replace(whole, max_messages=min(whole.max_messages, self._part(self.limit.max_rows)))
+            messages = min(messages, self._part(self.limit.max_rows))
         if isinstance(self.limit, ReadMaxBytes):
-            return replace(whole, max_bytes=min(whole.max_bytes, self._part(self.limit.max_bytes)))
-        return whole
+            size = min(size, self._part(self.limit.max_bytes))
+        return Budget(messages, size, options.max_time, options.batch_messages)
 
     def _part(self, of: int) -> int:
         return of // self.offset.readers + (self.reader < of % self.offset.readers)
@@ -165,7 +131,7 @@ class PubSubDataSource(DataSource):
         return source_schema(read_options(self.options))
 
     def reader(self, schema: T.StructType) -> "PubSubReader":
-        return PubSubReader(self._connected(schema), schema)
+        return PubSubReader(self._checked(schema), schema)
 
     def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: N802 (Spark's name)
         if not self.has_streams:
@@ -175,9 +141,10 @@ class PubSubDataSource(DataSource):
                 f"`--conf {ARCHIVES}=executors.tar.gz#{ENVIRONMENT}`, as `tidemark up` does on a cluster with "
                 "spark.executor_environment, or install tidemark in the Python of Spark's executors. Nothing was pulled"
             )
-        return PubSubStreamReader(self._connected(schema), schema)
+        return PubSubStreamReader(self._checked(schema), schema)
 
-    def _connected(self, schema: T.StructType) -> Connections:
+    def _checked(self, schema: T.StructType) -> SourceOptions:
+        """Return the options. Raises InvalidSettings if `schema` has a column or type that the source does not have."""
         options = read_options(self.options)
         ours = {column.name: column.dataType.simpleString() for column in source_schema(options)}
         types = {**ours, **dict.fromkeys(DATABRICKS, "string"), MILLIS: "bigint"} | ours  # a field may have such a name
@@ -189,7 +156,7 @@ class PubSubDataSource(DataSource):
                     f"the source pubsub has {name} as {types[name]}, not as {asked}: request {types[name]} or string, "
                     "and convert it in the query"
                 )
-        return Connections(options)
+        return options
 
 
 class TidemarkDataSource(PubSubDataSource):
@@ -212,12 +179,42 @@ class TidemarkBatchSource(TidemarkDataSource):
 
 
 class NamedReader:
-    """Base class of the readers for batches and streams. Reads partitions."""
+    """Base class of the readers for batches and streams. Reads partitions.
 
-    def __init__(self, connections: Connections, schema: T.StructType) -> None:
-        self._connections = connections
-        self._options = connections.options
-        self._schema = schema
+    Each process opens its own connections on first use, because connections cannot be sent to executors. Both the
+    driver and the executors must be able to reach Pub/Sub and the lake.
+    """
+
+    def __init__(self, options: SourceOptions, schema: T.StructType, clock: Clock | None = None) -> None:
+        self._options, self._schema, self._clock = options, schema, clock or SystemClock()
+        place = options.lake.model_copy(update={"endpoint": options.lake_endpoint})
+        self.lake = Lake(place, options.contract.fields, self._clock)
+
+    def subscription(self) -> AbstractContextManager[PubSubSubscription]:
+        """Return the subscription, in a context manager that closes it."""
+        return closing(PubSubSubscription(self.client(), self._options.path, self._clock, self._options))
+
+    def client(self) -> SubscriberClient:
+        """Return this process's client. It stays open."""
+        server = self._options.server
+        return CLIENTS.get(server, lambda: subscriber_client(*server))
+
+    def lease(self) -> timedelta:
+        """Return the subscription's ack deadline."""
+        return lease_of(self.client(), self._options.path)
+
+    def backlog(self) -> Backlog:
+        """Return an object that reads the subscription's backlog."""
+        return SnapshotBacklog(self.client(), self._options.path, ReadingTimes(self._clock))
+
+    def judge(self) -> HeartbeatReader:
+        """Return the reader that judges messages by the contract. A worker process keeps it, including the schemas that
+        it has looked up."""
+        options = self._options
+        schemas = *options.schema_names, options.schema_content
+        kept_as = options.server, options.lake.uri, options.lake_endpoint, *schemas, repr(options.contract)
+        accepted = self.lake.accepted_schemas(options.schema_names)
+        return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
         options = self._options
@@ -228,30 +225,25 @@ class NamedReader:
         return ReadAllAvailable()
 
     def _planned(self, run: str, batch: int) -> Offset:
-        watermark = self._connections.lake.tracking_log().newest().watermark  # None if no topic is tracked in this lake
+        watermark = self.lake.tracking_log().newest().watermark  # None if no topic is tracked in this lake
         watermark_us = None if watermark is None else to_us(watermark)
         return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Yield the rows that have landed under the partition's name. If there are none yet, pull and land messages
         under it first. Runs on an executor."""
-        if not isinstance(partition, LandingPartition):
-            raise TypeError(f"not a partition of this source: {partition!r}")
-        connections, offset = self._connections, partition.offset
-        objects = connections.lake.objects()
-        batches = LandedBatches(objects, offset.run)
+        offset, objects = partition.offset, self.lake.objects()
+        landed = LandedBatches(objects, offset.run)
         watermark = None if offset.watermark_us is None else from_us(offset.watermark_us)
-        with connections.subscription() as subscription:
+        with self.subscription() as subscription:
             landing = land_named(
-                batches.name(offset.batch, partition.reader),
-                subscription,
+                landed.name(offset.batch, partition.reader),
+                Batches(subscription, partition.budget(self._options), self._clock),
                 objects=objects,
-                quarantine=NewFiles(connections.lake.quarantine(), connections.clock),
+                quarantine=NewFiles(self.lake.quarantine(), self._clock),
                 watermark=watermark,
-                reader=connections.reader(),
-                budget=partition.budget(self._options.budget),
-                clock=connections.clock,
-                is_over=lambda: batches.is_over(offset.batch),
+                reader=self.judge(),
+                is_over=lambda: landed.is_over(offset.batch),
             )
         columns = arrow_schema(self._schema)
         for piece in landing.pieces:
@@ -274,7 +266,7 @@ class PubSubReader(NamedReader, DataSourceReader):
                 "acknowledged when they are read; reading again with the same name returns the same rows and pulls "
                 "nothing"
             )
-        plans = Notes(self._connections.lake.objects(), PLAN)
+        plans = Notes(self.lake.objects(), PLAN)
         plans.ensure(name, self._planned(name, 0))
         return plans.read(name).partitions(self.getDefaultReadLimit())
 
@@ -306,7 +298,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         return self._planned(before.run if before.run != NO_RUN else uuid.uuid4().hex, before.batch + 1).written()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        self._available_at = self._connections.clock.now()
+        self._available_at = self._clock.now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LandingPartition]:
         """Return one partition per reader of the batch that ends at `end`, or none if `start` equals `end`. Their
@@ -328,7 +320,7 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         `keep_batches`."""
         offset = Offset.read(end)
         if offset.run != NO_RUN:
-            batches = LandedBatches(self._connections.lake.objects(), offset.run)
+            batches = LandedBatches(self.lake.objects(), offset.run)
             batches.end(offset.batch, keep=self._options.keep_batches)
 
     def _is_caught_up(self, before: Offset) -> bool:
@@ -340,18 +332,18 @@ class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAva
         """
         if self._available_at is None:
             return False
-        now = self._connections.clock.now()
+        now = self._clock.now()
         first, since = self._nothing_since or (before.batch, now)
         self._nothing_since = (first, since) if self._brought_nothing_older(before) else None
         try:
-            reading = self._connections.backlog().read()
+            reading = self.backlog().read()
         except PubSubError:
             return self._nothing_since is not None and first < before.batch
-        is_held = self._nothing_since is not None and now - since > 2 * self._connections.lease()
+        is_held = self._nothing_since is not None and now - since > 2 * self.lease()
         return is_held or reading.no_later_than >= self._available_at
 
     def _brought_nothing_older(self, offset: Offset) -> bool:
-        objects = self._connections.lake.objects()
+        objects = self.lake.objects()
         batches, manifests = LandedBatches(objects, offset.run), Notes(objects, MANIFEST)
         landings = [manifests.find(batches.name(offset.batch, reader)) for reader in range(offset.readers)]
         oldest = [landing.oldest_publish_time for landing in landings if landing is not None]
