@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from threading import Timer
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.clock import Clock, SystemClock, format_duration, is_recent, rough
 from tidemark.pipeline.errors import PubSubError
-from tidemark.pipeline.figures import counted
+from tidemark.pipeline.figures import counted, oldest_of
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
 from tidemark.pipeline.ingest.settle import Settling, judge_of, new_files
@@ -225,22 +225,18 @@ class Ended(StrEnum):
     TIME_IS_UP = "time is up"
 
 
-Ages = Mapping[Side, timedelta]
-"""The age of one message of each subscription, such as the oldest unread one. An unknown age is left out."""
-
-
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """A settled round. `oldest` is the age of the oldest message taken from each subscription. `ages` are the known
-    ages of the backlogs after the round."""
+    """A settled round. Its readers began at `began`. `ages` are the ages of both backlogs after the round. An
+    unknown age is left out."""
 
     number: int
     share: Share
     settled: Settled
+    began: datetime
     readers_seconds: float
     settle_seconds: float
-    oldest: Ages = field(default_factory=dict)
-    ages: Ages = field(default_factory=dict)
+    ages: Mapping[Side, timedelta] = field(default_factory=dict)
 
     @property
     def messages(self) -> int:
@@ -279,9 +275,9 @@ class Rounds:
     _used: Usage = field(default_factory=Usage)
     _attempts: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD))
     _tracking_is_dry: bool = False
-    _dry: int = 0
+    _dry: Sequence[frozenset[Side]] = ()
+    """The subscriptions read by each of the last consecutive rounds that found few messages."""
     _young: int = 0
-    _looked: frozenset[Side] = frozenset()
 
     def rounds(self, run_for: timedelta, *, until_young: bool) -> Iterator[RoundDone]:
         """Run rounds for `run_for`, and yield each round when it is settled. With `until_young`, stop earlier if both
@@ -296,9 +292,7 @@ class Rounds:
             beside: Beside = self.beside or (lambda work: pool.submit(work))
             until = self.settling.clock.monotonic() + run_for.total_seconds()
             under_way: Future[RoundDone] | None = None
-            for number in count():
-                if self.settling.clock.monotonic() >= until:
-                    break
+            for number in takewhile(lambda _: self.settling.clock.monotonic() < until, count()):
                 taken = self._taken(number)
                 try:
                     if under_way is not None:
@@ -332,9 +326,7 @@ class Rounds:
         settled = self.settling.settle(taken, metadata_of_round(self.run, number), self._used)
         self._attempts.append(frozenset(one.attempt for one in taken if one.side is Side.TRACKING))
         self._used = settled.unsaid
-        oldest = ((side, one.oldest_publish_time) for side, one in settled.sides.items())
-        ages = {side: began - moment for side, moment in oldest if moment is not None}
-        done = RoundDone(number, share, settled, readers_seconds, self.settling.clock.monotonic() - since, ages)
+        done = RoundDone(number, share, settled, began, readers_seconds, self.settling.clock.monotonic() - since)
         self._tracking_is_dry = done.is_dry and Side.BASE not in share.sides  # whatever an older decision says
         return done
 
@@ -361,13 +353,13 @@ class Rounds:
 
         If it finds few although the backlog is old, another consumer holds the backlog's messages.
         """
-        young, sides = self.plan.stop_below, frozenset(done.share.sides)
-        self._dry = self._dry + 1 if done.is_dry else 0
-        self._looked = sides | (self._looked if done.is_dry else frozenset())
-        self._young = self._young + 1 if all(age < young for age in done.oldest.values()) else 0
+        young = self.plan.stop_below
+        self._dry = [*self._dry, frozenset(done.share.sides)] if done.is_dry else ()
+        oldest = oldest_of(*(one.oldest_publish_time for one in done.settled.sides.values()))
+        self._young = self._young + 1 if oldest is None or done.began - oldest < young else 0
         if len(done.ages) == len(Side) and max(done.ages.values()) < young:
             return Ended.CAUGHT_UP
-        if self._dry >= DRY_ROUNDS and len(self._looked) == len(Side):
+        if len(self._dry) >= DRY_ROUNDS and frozenset().union(*self._dry) == frozenset(Side):
             return Ended.RAN_DRY if done.ages and max(done.ages.values()) >= young else Ended.CAUGHT_UP
         known = [age for age in done.ages.values() if age >= young]
         return Ended.CAUGHT_UP if not known and self._young >= YOUNG_ROUNDS and len(done.ages) < len(Side) else None

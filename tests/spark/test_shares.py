@@ -242,5 +242,5 @@ def test_messages_held_by_another_consumer_are_left_alone_after_two_poor_rounds(
     assert [one.is_dry for one in done] == [True] * (DRY_ROUNDS + 1), "the last was under way"
     assert total(done).landed.messages + len(held) == 50
     assert not RoundDone(
-        0, Share(on.settings, MINUTE, 500 * BOTH), Settled(Ingested(module.ROUND_MESSAGES)), 1, 1
+        0, Share(on.settings, MINUTE, 500 * BOTH), Settled(Ingested(module.ROUND_MESSAGES)), at(0), 1, 1
     ).is_dry
