@@ -7,7 +7,7 @@ landed.
 
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -45,13 +45,10 @@ class RememberedCopies:
     """
 
     def __init__(self, within: timedelta = timedelta(0), at_most: int = MOST_REMEMBERED) -> None:
-        self._within_us, self._at_most = duration_us(within), at_most if within else 0
+        self._within_us, self._at_most = duration_us(within), at_most
+        self.is_on = bool(within) and at_most > 0
         self._keys, self._publish_us = np.empty((2, 0), dtype=np.int64)
         self._noted: dict[str, tuple[Ints, Ints]] = {}
-
-    @property
-    def is_on(self) -> bool:
-        return self._at_most > 0
 
     def are_copies(self, keys: Ints, publish_us: Ints) -> npt.NDArray[np.bool_]:
         """Return a mask that is true for each message that is a copy: the same message is remembered with an earlier or
@@ -99,14 +96,15 @@ def keys_of(*columns: Iterable[Any]) -> Ints:
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
 
 
-NONE: Ints = np.empty(0, dtype=np.int64)
+NO_FIRSTS: Ints = np.empty((2, 0), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
     """The result of counting messages.
 
-    - `keys` (from `keys_of`) and `publish_us` are those of heartbeats that have a publisher id and are not copies.
+    - `firsts` has two rows: the keys (from `keys_of`) and the publish times of the heartbeats that have a publisher id
+      and are not copies.
     - `undecided` contains the messages that cannot be judged yet, by position. They are not in the histogram.
     - `left` is always empty: unlike landing, counting leaves no message for later.
     """
@@ -115,9 +113,8 @@ class Counted:
 
     messages: int
     histogram: Histogram
-    keys: Ints = field(default_factory=NONE.copy)
-    publish_us: Ints = field(default_factory=NONE.copy)
-    undecided: Mapping[int, Undecided] = field(default_factory=dict)
+    firsts: Ints
+    undecided: Mapping[int, Undecided]
 
 
 def counted_parts(
@@ -163,7 +160,7 @@ def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) 
         published_us = published_us[elements.owners]
         is_counted &= elements.counted(is_good)
         undecided = {elements.owners[row]: why for row, why in undecided.items()}
-    is_first, keys, event_us = NONE, NONE, np.where(is_good, event_us, NO_MINIMUM)
+    firsts, event_us = NO_FIRSTS, np.where(is_good, event_us, NO_MINIMUM)
     if copies.is_on:
         ids = publisher_ids(reader.contract, judged)
         named = is_good & ids.is_valid().to_numpy(zero_copy_only=False)
@@ -175,6 +172,7 @@ def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) 
             data = sent if elements is None else [sent[owner] for owner in elements.owners]
             keys = keys_of(judged.stream_ids.to_pylist(), ids.to_pylist(), judged.event_us.tolist(), data, *said)
             are_copies = named & copies.are_copies(keys, published_us)
-            is_first, event_us = np.flatnonzero(named & ~are_copies), np.where(are_copies, A_COPY, event_us)
+            firsts = np.stack([keys, published_us])[:, named & ~are_copies]
+            event_us = np.where(are_copies, A_COPY, event_us)
     histogram = Histogram.of(published_us[is_counted], event_us[is_counted])
-    return Counted(len(messages), histogram, keys[is_first], published_us[is_first], undecided)
+    return Counted(len(messages), histogram, firsts, undecided)

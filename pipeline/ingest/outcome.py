@@ -80,7 +80,7 @@ class Ingested(Sums):
             heartbeats=len(judged.heartbeats),
             rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
             late=pc.sum(judged.heartbeats["late"]).as_py() or 0,
-            of_another_kind=judged.of_another_kind,
+            of_another_kind=Counter({name: len(rows) for name, rows in judged.rows_of_another_kind.items()}),
             oldest_event_time=events["min"],
             newest_event_time=events["max"],
         )

@@ -1,6 +1,5 @@
 """Converts judged messages to rows of the tables `heartbeats` and `quarantine`."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,11 +45,6 @@ class JudgedRows:
     rows_of_another_kind: Mapping[str, Sequence[int]]
     undecided: Mapping[int, Undecided]
     left: Sequence[int]
-
-    @property
-    def of_another_kind(self) -> Counter[str]:
-        """Number of values that do not have the configured type, by field."""
-        return Counter({name: len(rows) for name, rows in self.rows_of_another_kind.items()})
 
 
 Leave = Callable[[Ints, Ints, Ints], Ints]

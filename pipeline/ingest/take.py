@@ -21,7 +21,7 @@ from tidemark.pipeline.clock import HOUR_US, Clock, duration_us, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import PATIENCE, Asking, HeartbeatReader
 from tidemark.pipeline.contract.messages import Ints, Messages
 from tidemark.pipeline.errors import PubSubError, ReadingPostponed
-from tidemark.pipeline.ingest.counting import NONE, Counted, RememberedCopies, counted_parts
+from tidemark.pipeline.ingest.counting import NO_FIRSTS, Counted, RememberedCopies, counted_parts
 from tidemark.pipeline.ingest.outcome import Ingested, Side, Taken, Waiting
 from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.tables.new_files import NewFile
@@ -180,11 +180,10 @@ class Tracking:
     def kept(self) -> Taken:
         """Return the messages that were counted, without what `take` adds."""
         histogram = sum((one.histogram for one in self._parts), Histogram.empty())
-        keys = np.concatenate([NONE, *(one.keys for one in self._parts)])
-        publish_us = np.concatenate([NONE, *(one.publish_us for one in self._parts)])
-        attempt = self.copies.note(keys, publish_us)
+        firsts = np.concatenate([NO_FIRSTS, *(one.firsts for one in self._parts)], axis=1)
         oldest = from_us(int(histogram.first_publish_us.min())) if len(histogram) else None
         tracked = Ingested(oldest_publish_time=oldest)
+        attempt = self.copies.note(*firsts)
         return Taken(Side.TRACKING, self.reader.judged_by, tracked, histogram=histogram, attempt=attempt)
 
 
@@ -230,11 +229,10 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
         subscription.give_back([*ack_ids, *back, *unread])
         raise
     subscription.give_back(back)
-    size = size * len(ack_ids) // max(pulled, 1)  # of the kept messages: their mean size prices a backlog
-    used = Usage(landed=len(ack_ids), landed_bytes=size)
-    if kept.side is Side.TRACKING:
-        used = Usage(tracked=len(ack_ids), tracked_bytes=size)
-    ingested = replace(kept.ingested, messages=len(ack_ids), waiting=waiting)
+    messages, is_base = len(ack_ids), kept.side is Side.BASE
+    size = size * messages // max(pulled, 1)  # of the kept messages: their mean size prices a backlog
+    used = Usage(landed=messages, landed_bytes=size) if is_base else Usage(tracked=messages, tracked_bytes=size)
+    ingested = replace(kept.ingested, messages=messages, waiting=waiting)
     return replace(kept, ingested=ingested, ack_ids=ack_ids, used=used)
 
 

@@ -49,8 +49,8 @@ class Judged:
     def of_another_kind(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for part in self.parts:
-            for name, number in part.of_another_kind.items():
-                found[name] = found.get(name, 0) + number
+            for name, rows in part.rows_of_another_kind.items():
+                found[name] = found.get(name, 0) + len(rows)
         return found
 
     @property
@@ -85,12 +85,12 @@ def counted(
     """What tracking makes of messages."""
     parts = list(counted_parts(messages_of(messages), reader, copies, asking, laggard))
     histogram = sum((part.histogram for part in parts), Histogram.empty())
-    keys, publish_us = ([one for part in parts for one in getattr(part, name)] for name in ("keys", "publish_us"))
+    firsts = np.concatenate([part.firsts for part in parts], axis=1)
     undecided, before = dict[int, Undecided](), 0
     for part in parts:
         undecided |= {before + position: why for position, why in part.undecided.items()}
         before += part.messages
-    return Counted(before, histogram, np.array(keys, dtype=np.int64), np.array(publish_us, dtype=np.int64), undecided)
+    return Counted(before, histogram, firsts, undecided)
 
 
 def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:

@@ -98,7 +98,7 @@ def test_a_copy_of_the_same_batch_counts_in_full_and_one_of_a_rejected_message_a
     found = counted([*messages, broken], reader, copies, seconds(10))
     assert found.histogram.event_bucket.tolist().count(NO_EVENT) == 1
     assert COPY not in found.histogram.event_bucket
-    copies.settle({copies.note(found.keys, found.publish_us)})
+    copies.settle({copies.note(*found.firsts)})
     again = world.topic.publish(40.0, publisher_id="y")
     assert COPY not in counted([again], reader, copies, seconds(10)).histogram.event_bucket
     assert counted(messages, reader, copies).histogram.event_bucket.tolist() == [COPY]

@@ -196,7 +196,7 @@ def test_parts_of_a_batch_are_bounded_in_rows_attributes_and_bytes(note: int, mo
         assert part.heartbeats.nbytes < messages * len(data) + len(part.heartbeats) * (1024 + 300)
     rows = len(found[0].heartbeats)
     assert found[0].heartbeats["unit"].null_count == rows, "what each would repeat is short, or null"
-    assert found[0].of_another_kind == {"unit": rows}
+    assert found[0].rows_of_another_kind == {"unit": [*range(rows)]}
 
 
 def test_a_message_of_too_many_event_hours_is_rejected_whole_and_those_beside_it_land() -> None:
