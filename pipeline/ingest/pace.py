@@ -54,6 +54,13 @@ class Pace:
 
     def __init__(self, tick: timedelta, clock: Clock) -> None:
         self._tick = tick
+        self._slack = STEP if tick <= LOOK else tick / 2
+        """Maximum time that a tick may move earlier, or be late without delaying later ticks.
+
+        It must be small for ticks up to LOOK apart. The daemon starts at most one of them per check, so a tick due just
+        before a check is always late. With a small slack, late ticks delay the later ones, until ticks are due just
+        after a check.
+        """
         self._clock = clock
         self._last: datetime | None = None
         self._aim: datetime | None = None
@@ -84,16 +91,6 @@ class Pace:
         if now < due:
             self._clock.sleep((due - now).total_seconds())
         self._last = due if now - due <= self._slack else now
-
-    @property
-    def _slack(self) -> timedelta:
-        """Maximum time that a tick may move earlier, or be late without delaying later ticks.
-
-        It must be small for ticks up to LOOK apart. The daemon starts at most one of them per check, so a tick due just
-        before a check is always late. With a small slack, late ticks delay the later ones, until ticks are due just
-        after a check.
-        """
-        return STEP if self._tick <= LOOK else self._tick / 2
 
 
 class Closings:

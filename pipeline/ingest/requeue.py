@@ -99,7 +99,9 @@ class Requeuer:
         now, messages = self.clock.now(), Messages(rows.select(MESSAGE.names).cast(MESSAGE))
         for judged in judged_rows(messages, self.reader, Asking(to_us(now)), self.log.newest().watermark):
             passing = without(judged.heartbeats, noted)
-            there = self._landed(passing["message_id"].combine_chunks(), first, last)
+            ids = passing["message_id"].combine_chunks()
+            # They are there if another delivery passed, or if an earlier requeue was killed after landing them.
+            there = self.heartbeats.landed_of(ids, bucket_start(first), bucket_start(last + 1)) if len(ids) else ids
             fresh = without(passing, there)
             if len(fresh) and not dry_run:
                 self.landing.add(self.landing.write(fresh), {})
@@ -113,13 +115,6 @@ class Requeuer:
         if any(map(len, to_tell)) and not dry_run:
             self.rejudged.note(day, pa.concat_tables(to_tell), max(self.clock.now(), told_at))
         return done
-
-    def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
-        """Return those ids that are in `heartbeats`, with a publish time in the seconds `first` to `last`, inclusive.
-        They are there if another delivery passed, or if an earlier requeue was killed after landing them."""
-        if not len(message_ids):
-            return message_ids
-        return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
 
 
 def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
