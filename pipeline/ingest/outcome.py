@@ -1,22 +1,33 @@
 """The results of reading messages: the taken messages, and the numbers of those that landed, were rejected, or wait for
 a verdict."""
 
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self, cast
 
 import pyarrow.compute as pc
+from pydantic import PlainSerializer, PlainValidator
 
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.figures import EITHER, NEWEST, OLDEST, Sums, counted, oldest_of
 from tidemark.pipeline.ingest.rows import JudgedRows
+from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.leases import Acknowledged
 from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.watermark.usage import Usage
+
+Counts = Annotated[
+    Histogram,
+    PlainValidator(lambda written: cast(Snapshot, decode(b64decode(written), "the answer of a reader")).histogram),
+    PlainSerializer(lambda histogram: b64encode(encode(Snapshot(histogram), "")).decode()),
+]
+"""A histogram that is written to JSON as an encoded entry of the tracking log."""
 
 
 class Side(StrEnum):
@@ -103,7 +114,7 @@ class Taken:
     ingested: Ingested = field(default_factory=Ingested)
     heartbeats: Sequence[NewFile] = ()
     rejected: Sequence[NewFile] = ()
-    histogram: Histogram = field(default_factory=Histogram.empty)
+    histogram: Counts = field(default_factory=Histogram.empty)
     attempt: str = ""
     ack_ids: Sequence[str] = ()
     used: Usage = field(default_factory=Usage)

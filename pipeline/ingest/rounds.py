@@ -7,7 +7,6 @@ whole subscription, because Pub/Sub has no partitions: it distributes the messag
 design for Flink.
 """
 
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from itertools import count, takewhile
 from threading import Timer
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -60,7 +60,9 @@ HANGS_AFTER = timedelta(minutes=2)
 Possible causes: the executors have no free slot, or an executor hangs."""
 
 TAKEN = pa.schema({"reader": pa.int64(), "piece": pa.binary()})
-"""Schema of readers' answers. The rows of a reader are consecutive pieces of its `Taken`, pickled."""
+"""Schema of readers' answers. The rows of a reader are consecutive pieces of its `Taken` as JSON."""
+
+AS_JSON = TypeAdapter(Taken)
 
 KEPT = Kept(at_most=2)
 """The readers that a Spark worker process keeps open: one per pair of settings and schema file. All runs share them."""
@@ -163,7 +165,7 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
     reader.copies.settle(share.settled)
     for numbers in readers:
         for number in numbers["id"].to_pylist():
-            answer = pickle.dumps(reader.take(share, share.sides[number]))
+            answer = AS_JSON.dump_json(reader.take(share, share.sides[number]))
             for first in range(0, len(answer), PIECE_BYTES):
                 piece = answer[first : first + PIECE_BYTES]
                 yield pa.RecordBatch.from_pylist([{"reader": number, "piece": piece}], TAKEN)
@@ -172,7 +174,7 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
 def taken_of_rows(rows: pa.Table) -> list[Taken]:
     """Decode the answers of all readers of a round. The pieces of each answer must be in order."""
     answers = rows.group_by("reader", use_threads=False).aggregate([("piece", "list")])
-    return [pickle.loads(b"".join(pieces)) for pieces in answers["piece_list"].to_pylist()]  # noqa: S301 (our tasks made them)
+    return [AS_JSON.validate_json(b"".join(pieces)) for pieces in answers["piece_list"].to_pylist()]
 
 
 def read_on_spark(spark: SparkSession, interrupt: Callable[[], object], share: Share) -> list[Taken]:

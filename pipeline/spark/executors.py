@@ -20,9 +20,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidemark.pipeline.errors import CorruptObject, ExecutorsUnable, LakeFull
 from tidemark.pipeline.lake.store.disk import FULL
 
-CONTRACT = 7
-"""Version of the tasks' input, answers and algorithm, unrelated to the message contract. An executor with another
-version of tidemark can run tasks only if its CONTRACT is the same."""
+CONTRACT = 6
+"""Version of the tasks' input data and algorithm, unrelated to the message contract. An executor with another version
+of tidemark can run tasks only if its CONTRACT is the same."""
 
 LOOKS = 4
 """Number of tasks that check the executors. There are several, because executors may differ."""
