@@ -35,6 +35,9 @@ from tidemark.resources.spark import SparkResource
 LASTING = (ExecutorsUnable, InvalidSettings, TableFailed, WindowExpired, WindowNotClosed, ValueError)
 """Errors that would occur again if the run were retried."""
 
+UPDATED_AT = "dagster/last_updated_timestamp"
+"""Metadata of an observation that Dagster's freshness checks read. Dagster does not export this name."""
+
 Event: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 Compute: TypeAlias = Callable[[Context, Sequence[Window]], Iterator[Event]]
 LostEvents: TypeAlias = Callable[[DiffRun, Mapping[str, int], LakeResource, dg.DagsterInstance], Iterator[Event]]
@@ -115,16 +118,21 @@ class WindowsAsset:
         """Yield an event for each partition that contains windows computed by a run. Call this after the run's commits.
         `extra` returns further metadata for these windows. The event is an observation until the partition has closed
         and all of its windows with heartbeats are computed. Then it is a materialization, so that downstream assets
-        read only complete partitions.
+        read only complete partitions. An observation names no partition, because Dagster's freshness checks take an
+        observed partition for a fresh one.
 
         A run that ends between its commit and its events reports nothing. Therefore, a partition next to those of this
         run is also reported if it is complete and Dagster has no materialization of it. Partitions older than
         `housekeeping.dagster_runs` are left out, because housekeeping may have deleted their materializations."""
         index = cache(lambda: self.index(lake).update())  # most runs complete no partition, and do not need it
+        timestamp = dg.MetadataValue.timestamp(lake.clock.now())
         held = self.partitions.holding(map(self.partitions.windowing.named, done.rows))
         for key, windows in held.items():
-            event = dg.AssetMaterialization if self._is_complete(key, index, done) else dg.AssetObservation
-            yield event(self.key, partition=key, metadata={**window_keys(windows), **extra(windows)}, tags=tags)
+            metadata = {**window_keys(windows), **extra(windows)}
+            if self._is_complete(key, index, done):
+                yield dg.AssetMaterialization(self.key, partition=key, metadata=metadata, tags=tags)
+            else:
+                yield dg.AssetObservation(self.key, metadata=metadata | {UPDATED_AT: timestamp}, tags=tags)
         kept, now = self.settings.housekeeping.dagster_runs, lake.clock.now()
         beside = [key for key in self.partitions.beside(held) if kept is None or now - start_of(key) < kept]
         materialized = dg.DagsterEventType.ASSET_MATERIALIZATION
