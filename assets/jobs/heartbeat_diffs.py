@@ -127,13 +127,14 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: 
         return
     most = LOOKED_AT
     while lost := _unreported(runs, most):
-        _report(lost, lake.of(CHOICE).diffs(), partial(_lost_events, partitions), lake, instance)
+        diffs = key_of(lake.settings, HEARTBEAT_DIFFS)
+        _report(lost, diffs, lake.of(CHOICE).diffs(), partial(_lost_events, partitions), lake, instance)
         for name, events in tables.items():
             job, asset = name_of(lake.settings, compute_job(name)), key_of(lake.settings, dg.AssetKey(name))
             own = [run for run in lost if run.job_name == job or asset in (run.asset_selection or ())]
             with suppress(*UNREADABLE, InvalidSettings, ValueError):  # the last two: its windows have another length
                 if own:
-                    _report(own, lake.of(CHOICE).own_table(name), events, lake, instance)
+                    _report(own, asset, lake.of(CHOICE).own_table(name), events, lake, instance)
         for run in lost:
             instance.add_run_tags(run.run_id, {REPORTED: run.run_id})
         most *= 2  # a new tag counts as a change, so these runs now come before the others
@@ -147,11 +148,16 @@ def _unreported(runs: Runs, most: int) -> list[dg.DagsterRun]:
 
 def _report(
     lost: Iterable[dg.DagsterRun],
+    asset: dg.AssetKey,
     table: WindowedTable,
     events: LostEvents,
     lake: LakeResource,
     instance: dg.DagsterInstance,
 ) -> None:
+    def newest(kind: dg.DagsterEventType, assets: Iterable[dg.AssetKey], partition: str) -> int:
+        ids = (instance.get_latest_storage_id_by_partition(one, kind, {partition}) for one in assets)
+        return max((each for found in ids for each in found.values()), default=0)
+
     committed = table.runs()
     for run in lost:
         if not (names := {key: name for key, name in committed.items() if name.startswith(run.run_id)}):
@@ -163,9 +169,9 @@ def _report(
             for event in events(table.manifest(min(names.values())), rows, lake, instance):
                 if not isinstance(event, dg.AssetMaterialization) or not event.metadata:
                     continue
-                newest = partial(instance.get_latest_storage_id_by_partition, event.asset_key)
-                by = {str(event.partition)}
-                made, planned = (max(newest(kind, by).values(), default=0) for kind in (MADE, PLANNED))
+                # A run of the UI may plan the table's asset alone. It commits the stream status as well.
+                looks = ((MADE, {event.asset_key}), (PLANNED, {event.asset_key, asset}))
+                made, planned = (newest(kind, assets, str(event.partition)) for kind, assets in looks)
                 if made < planned and (event.asset_key, event.partition) not in known:
                     instance.report_runless_asset_event(event)
 

@@ -259,11 +259,15 @@ def test_what_a_run_committed_before_it_died_is_materialized_once(
         for tags in SOMEBODY_ELSES
     ]
     assert run_over(copied, *WINDOWS, LAST).success
-    for count, gap in enumerate((compute_windows, WindowsAsset.reports, corrections_noted), 1):
+    in_the_ui = build_definitions(copied.settings).resolve_implicit_global_asset_job_def().execute_in_process
+    picked = partial(in_the_ui, None, instance, HOUR, False, asset_selection=[HEARTBEAT_DIFFS])
+    ran, reports = partial(run_over, copied, WINDOWS[0]), WindowsAsset.reports
+    ways = [(2, reports, picked), (2, compute_windows, ran), (3, reports, ran), (4, corrections_noted, ran)]
+    for count, gap, run in ways:
         with monkeypatch.context() as patched:
-            owner = WindowsAsset if gap is WindowsAsset.reports else heartbeat_diffs
+            owner = WindowsAsset if gap is reports else heartbeat_diffs
             patched.setattr(owner, gap.__name__, raising(RuntimeError("killed")))
-            assert not run_over(copied, WINDOWS[0]).success
+            assert not run().success
         found = known(copied, {}, HEARTBEAT_DIFFS, STREAM_STATUS)
         assert [len(events) for events in found] == [count, count], gap.__name__
     ours, by_us = found[0][:2]
