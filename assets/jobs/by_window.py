@@ -99,7 +99,7 @@ class WindowsAsset:
             try:
                 with working(context, *LASTING):
                     windows = self._windows_of_partitions(context, lake_of(context, settings))
-                    yield _materialized(context, self.key, compute(context, windows))
+                    yield from _materialized(context, self.key, compute(context, windows))
             except dg.Failure as failure:
                 if is_ours and not failure.allow_retries:  # Dagster retries other failures, since no sensor does
                     context.instance.add_run_tags(context.run.run_id, {RETRY_ON_FAILURE: "false"})
@@ -286,11 +286,12 @@ def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partition
 
 def _materialized(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, events: Iterable[Event]
-) -> dg.MaterializeResult[None]:
+) -> Iterator[dg.MaterializeResult[None]]:
     """Convert the events of `Compute` into the result of a run that materializes an asset. Dagster itself reports the
     partitions that such a run materializes, so their metadata is handed to Dagster, and those of another selected asset
-    are left to its own step. Checks of other assets are dropped, because Dagster would refuse them."""
-    checks, selected = [], context.run.asset_selection or set()
+    are left to its own step. Events of other assets follow the result: Dagster would show an asset downstream as
+    outdated if its event came first. Checks of other assets are dropped, because Dagster would refuse them."""
+    checks, others, selected = [], list[Event](), context.run.asset_selection or set()
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):
             result = dg.AssetCheckResult(**{name: getattr(event, name) for name in dg.AssetCheckResult._fields})
@@ -298,5 +299,7 @@ def _materialized(
         elif event.asset_key == asset and event.partition in context.partition_keys:
             context.add_asset_metadata(event.metadata, asset_key=asset, partition_key=event.partition)
         elif event.asset_key not in selected or event.partition not in context.partition_keys:
-            context.log_event(event)
-    return dg.MaterializeResult(check_results=checks)
+            others.append(event)
+    yield dg.MaterializeResult(check_results=checks)
+    for event in others:
+        context.log_event(event)

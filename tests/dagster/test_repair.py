@@ -272,6 +272,7 @@ def test_what_a_run_committed_before_it_died_is_materialized_once(
         assert [len(events) for events in found] == [count, count], gap.__name__
     ours, by_us = found[0][:2]
     assert by_us.metadata == ours.metadata
+    assert [event.asset_key for event in told(picked())] == [HEARTBEAT_DIFFS, STREAM_STATUS], "no status is older"
     assert all(REPORTED not in instance.get_run_by_id(run.run_id).tags for run in theirs)
 
 
