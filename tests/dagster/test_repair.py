@@ -9,10 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.asset_checks.asset_check_factories.utils import (
-    retrieve_last_update_record,
-    retrieve_timestamp_from_record,
-)
+from dagster._core.definitions.asset_checks.asset_check_factories import utils as freshness
 from dagster._core.test_utils import create_run_for_test
 from pyspark.sql import DataFrame
 
@@ -99,9 +96,8 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_named_and_repaired(
     assert copied.look().is_sound
     gone, corrupt = copied.file_of(WINDOWS[0]), copied.file_of(WINDOWS[2])
     gone.unlink()
-    content = bytearray(corrupt.read_bytes())
-    content[-1] ^= 0x10  # a bit of the footer: the size is right
-    corrupt.write_bytes(content)
+    *content, last = corrupt.read_bytes()
+    corrupt.write_bytes(bytes([*content, last ^ 0x10]))  # a bit of the footer: the size is right
     orphan = copied.folder / "heartbeat_diffs" / "runs" / "dead" / f"window={WINDOWS[1]}" / "part-0.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(copied.file_of(WINDOWS[1]).read_bytes())
@@ -110,19 +106,14 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_named_and_repaired(
     assert (dry["windows_broken"], dry["windows_computed"], dry["orphans"], dry["orphans_removed"]) == (2, 0, 1, 0)
     assert (orphan.exists(), gone.exists()) == (True, False)
 
-    result = copied.repair(remove_orphans=True, grace="0")
+    said = output(result := copied.repair(remove_orphans=True, grace="0"))
     assert result.success
-    said = output(result)
-    assert said["windows_looked_at"] == 3
     assert said["found"].splitlines()[0] == f"damaged: {WINDOWS[0]}: {gone}: it is gone"
     assert said["found"].splitlines()[1].startswith(f"damaged: {WINDOWS[2]}: {corrupt}: it cannot be read: ")
     assert said["found"].splitlines()[2].startswith(f"orphaned: {orphan}: left by run dead (")
-    assert (said["windows_computed"], said["orphans_removed"]) == (2, 1)
-    assert materialized(result) == [WINDOWS[0], WINDOWS[2]]
-    assert materialized(result, STREAM_STATUS) == [WINDOWS[0], WINDOWS[2]]
-    assert copied.rows().equals(copied.whole)
-    assert not orphan.exists()
-    assert copied.look().is_sound
+    assert (said["windows_looked_at"], said["windows_computed"], said["orphans_removed"]) == (3, 2, 1)
+    assert [materialized(result, key) for key in (HEARTBEAT_DIFFS, STREAM_STATUS)] == [[WINDOWS[0], WINDOWS[2]]] * 2
+    assert (copied.rows().equals(copied.whole), orphan.exists(), copied.look().is_sound) == (True, False, True)
 
 
 def test_windows_without_their_streams_status_and_a_lost_table_are_recomputed(copied: Repairing) -> None:
@@ -132,17 +123,15 @@ def test_windows_without_their_streams_status_and_a_lost_table_are_recomputed(co
     assert copied.look().is_sound
 
     (copied.folder / "heartbeat_diffs").rename(copied.folder.parent / "lost")
-    assert materialized(copied.repair(first_window=WINDOWS[0], last_window=WINDOWS[-1])) == [
-        f"{WINDOWS[0]}..{WINDOWS[-1]}"
-    ]
+    result = copied.repair(first_window=WINDOWS[0], last_window=WINDOWS[-1])
+    assert materialized(result) == [f"{WINDOWS[0]}..{WINDOWS[-1]}"]
     assert copied.rows().equals(copied.whole)
 
 
 def test_a_window_that_computing_does_not_repair_fails_the_run_and_is_named(copied: Repairing) -> None:
     copied.land([("after", WATERMARK - timedelta(seconds=1))])  # the last window is stale, of a file of its own
     assert [one.fault for one in copied.look().broken] == [Fault.STALE]
-    entry = copied.folder / "tracking" / "log" / f"{0:012d}.parquet"
-    entry.unlink()
+    (entry := copied.folder / "tracking" / "log" / f"{0:012d}.parquet").unlink()
     result = copied.repair()
     assert not result.success
     assert f"{entry.relative_to(copied.folder)} and all earlier entries are missing" in failure_of(result)
@@ -165,8 +154,7 @@ def run_over(house: Materializing, *windows: str) -> dg.ExecuteInProcessResult:
 
 
 def test_stretches_are_written_as_their_first_and_last_window() -> None:
-    first = MINUTES.number_of(START)
-    numbers = [first + 9, first + 5, first + 4, first + 3]
+    numbers = [MINUTES.number_of(START) + minute for minute in (9, 5, 4, 3)]
     texts = list(stretch_texts(map(MINUTES.numbered, numbers)))
     assert texts == ["2026-11-21T05-23Z..2026-11-21T05-25Z", "2026-11-21T05-29Z"]
     assert [number for text in texts for number in stretch_named(text, MINUTES)] == sorted(numbers)
@@ -262,8 +250,8 @@ def test_what_a_run_committed_before_it_died_is_materialized_once(
     in_the_ui = build_definitions(copied.settings).resolve_implicit_global_asset_job_def().execute_in_process
     picked = partial(in_the_ui, None, instance, HOUR, False, asset_selection=[HEARTBEAT_DIFFS])
     ran, reports = partial(run_over, copied, WINDOWS[0]), WindowsAsset.reports
-    ways = [(2, reports, picked), (2, compute_windows, ran), (3, reports, ran), (4, corrections_noted, ran)]
-    for count, gap, run in ways:
+    gaps = ((2, reports, picked), (2, compute_windows, ran), (3, reports, ran), (4, corrections_noted, ran))
+    for count, gap, run in gaps:
         with monkeypatch.context() as patched:
             owner = WindowsAsset if gap is reports else heartbeat_diffs
             patched.setattr(owner, gap.__name__, raising(RuntimeError("killed")))
@@ -285,9 +273,9 @@ def test_an_hour_is_materialized_once_it_is_over_and_its_windows_are_computed(co
 
     copied.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
     assert whole(LAST) == [], "all is computed, and the hour goes on"
-    updated = partial(retrieve_last_update_record, copied.instance, HEARTBEAT_DIFFS)
+    updated = partial(freshness.retrieve_last_update_record, copied.instance, HEARTBEAT_DIFFS)
     assert updated(HOUR) is None, "a freshness check of theirs waits for the hour"
-    assert retrieve_timestamp_from_record(updated(None))
+    assert freshness.retrieve_timestamp_from_record(updated(None))
     copied.land([("again", START + timedelta(minutes=30))])
     copied.decide(START + timedelta(hours=1))
     assert whole(LAST) == [], "05-50 waits"
