@@ -10,17 +10,8 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.partitions import stretch_texts, windows_tag
+from tidemark.assets.scheduler import turns
 from tidemark.assets.scheduler.runs import Runs, attempt_of, doing, ended_at, ended_attempts, is_held, report_dead
-from tidemark.assets.scheduler.turns import (
-    LONGEST_PAUSE,
-    Attempts,
-    Front,
-    Rest,
-    rest_after,
-    resting_sentence,
-    room_for_older,
-    take_turn,
-)
 from tidemark.pipeline.clock import EPOCH, format_duration, is_recent
 from tidemark.pipeline.orchestrator.names import BACKLOG, COMPUTE_WINDOWS, WINDOWS, name_of, op_of
 from tidemark.pipeline.settings import Settings
@@ -89,7 +80,7 @@ class OlderWindows:
     waits_since: datetime | None = None
     was_stale: bool = False
 
-    def stale(self, ended: Attempts, closed: range, now: datetime) -> Spans:
+    def stale(self, ended: turns.Attempts, closed: range, now: datetime) -> Spans:
         """Return the closed stale windows that none of the runs in `ended` has computed since the count. A run that
         ended after `now` does not count, because the clock was set back."""
         counted, at = self.counted
@@ -147,7 +138,7 @@ def next_request(
         memory.waits_since = None
         return Request((), nothing)
 
-    front = Front.of(windowing, min(watermark, now), now)
+    front = turns.Front.of(windowing, min(watermark, now), now)
     ended, taken = ended_attempts(runs, windowing), Spans()
     reach = -(-windows.lookback // windows.length)
     for stretch in (one for run in working for one in run.windows.within(range(front.first_open))):
@@ -156,16 +147,18 @@ def next_request(
     if is_stale := bool(stale) and not (older and memory.was_stale):
         older = stale
     waits_since = memory.waits_since = (memory.waits_since or now) if older else None
-    chosen, resting = take_turn(due.without(taken, range(front.first_live, front.first_open)), ended, now, most)
+    chosen, resting = turns.take_turn(due.without(taken, range(front.first_live, front.first_open)), ended, now, most)
     waited = abs(now - (waits_since or now))  # negative if the clock was set back since
-    room, why = room_for_older(front, windows.runs_at_once, working, ended, now, waited=waited, live_due=bool(chosen))
-    asked, more = list[int](), list[Rest]()
+    room, why = turns.room_for_older(
+        front, windows.runs_at_once, working, ended, now, waited=waited, live_due=bool(chosen)
+    )
+    asked, more = list[int](), list[turns.Rest]()
     if room:
-        asked, more = take_turn(older.without(taken, range(front.first_open)), ended, now, min(most, room))
+        asked, more = turns.take_turn(older.without(taken, range(front.first_open)), ended, now, min(most, room))
         memory.waits_since, memory.was_stale = None, is_stale
     kind, count = ("stale" if is_stale else "older", len(older)) if asked else ("due", len(due))
     found = [windowing.numbered(number) for number in sorted(asked or chosen)]
-    said = [resting_sentence([*resting, *more], windowing)]
+    said = [turns.resting_sentence([*resting, *more], windowing)]
     if found:
         said.insert(0, f"computing {len(found)} of {count} {kind} windows, from {found[0]} on")
     elif why and older:
@@ -177,7 +170,7 @@ def due_now(lake: LakeResource, watermark: datetime, now: datetime) -> Spans | N
     """Return the numbers of closed windows that are not computed, or None if no closed window has a heartbeat. Raises
     LakeError if the lake cannot be read."""
     windowing, done = lake.settings.windowing, lake.kept.get((CHOICE, "nothing_due"), NothingDue)
-    front = Front.of(windowing, watermark, now)
+    front = turns.Front.of(windowing, watermark, now)
     if done.holds(front.first_open, now):
         return Spans()
     index = lake.window_index(CHOICE).update()
@@ -213,7 +206,7 @@ def pause_of(
     job_name: str,
     now: datetime,
     does: str = "is computing windows",
-    longest: timedelta = LONGEST_PAUSE,
+    longest: timedelta = turns.LONGEST_PAUSE,
     counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> str | None:
     """Return why no run of a job may be requested now, or None if one may be. Dead runs are first reported as ended, by
@@ -227,7 +220,7 @@ def pause_of(
         return doing(at_it[0], does)
     latest, failure = runs.newest(job_name, FAILURES_COUNTED), dg.DagsterRunStatus.FAILURE
     failures = list(takewhile(lambda record: record.dagster_run.status is failure and counts(record), latest))
-    pause = rest_after(len(failures), longest)
+    pause = turns.rest_after(len(failures), longest)
     if not failures or not is_recent(ended_at(failures[0]), now, pause):
         return None
     return f"consecutive failed runs: {len(failures)}; the next is requested {format_duration(pause)} after the last"

@@ -11,15 +11,7 @@ from tidemark.pipeline.contract.payloads.schemas import DELETED_SCHEMA, Encoding
 from tidemark.pipeline.doctor.finding import Setup, Statement, broken, ok, warning
 from tidemark.pipeline.doctor.identity import SCHEMA, permissions_of
 from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
-from tidemark.pipeline.pubsub.connection import (
-    ONE_TRY,
-    Resources,
-    client_of,
-    publisher_client,
-    refuse_foreign_server,
-    reported,
-    subscriber_client,
-)
+from tidemark.pipeline.pubsub import connection
 from tidemark.pipeline.pubsub.requirements import ignored, lacks_schema, look_at_subscriptions, named
 from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
 
@@ -31,9 +23,9 @@ def check_subscriptions(setup: Setup) -> Iterator[Statement]:
         unchecked = "topic and subscriptions were not checked: `tidemark up` starts an emulator there"
         yield warning(f"nothing answers at {pubsub.emulator_host}, so {unchecked}")
         return
-    refuse_foreign_server(pubsub.emulator_host)
+    connection.refuse_foreign_server(pubsub.emulator_host)
     try:
-        with subscriber_client(*pubsub.server) as client:
+        with connection.subscriber_client(*pubsub.server) as client:
             drift = look_at_subscriptions(client, pubsub, setup.settings.contract)
     except PermissionMissing as error:
         if pubsub.attach:
@@ -55,8 +47,8 @@ def check_topic(setup: Setup) -> Iterator[Statement]:
     if emulator_is_absent(setup.settings):
         return
     try:
-        with publisher_client(*pubsub.server) as client:
-            topic = Resources(publisher=client, look=True).find("topic", pubsub.topic_path)
+        with connection.publisher_client(*pubsub.server) as client:
+            topic = connection.Resources(publisher=client, look=True).find("topic", pubsub.topic_path)
     except PermissionMissing:
         requires = "pubsub.topics.get on it, which only `tidemark provision` needs"
         yield ok(f"the topic {pubsub.topic_path} and its schema were not checked: this requires {requires}")
@@ -103,11 +95,11 @@ def _schema(setup: Setup, topic: Any) -> Iterator[Statement]:
 
 def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterator[Statement]:
     pubsub = setup.settings.pubsub
-    client = client_of(SchemaServiceClient, *pubsub.server)
+    client = connection.client_of(SchemaServiceClient, *pubsub.server)
     request = {"name": name, "view": types.SchemaView.BASIC}
     try:
-        with client, reported("list the revisions of the schema", name, f"{LIST} on it"):
-            kind = next(iter(client.list_schema_revisions(request=request, **ONE_TRY))).type_
+        with client, connection.reported("list the revisions of the schema", name, f"{LIST} on it"):
+            kind = next(iter(client.list_schema_revisions(request=request, **connection.ONE_TRY))).type_
     except PermissionMissing as error:
         parts = permissions_of(setup.components, pubsub.reading, asks_for_schemas=written.asks_for_schemas)
         if SCHEMA.permission in parts:

@@ -14,14 +14,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.delta_log import last_round
 from tidemark.pipeline.lake.tables.heartbeats import LandedExtent
 from tidemark.pipeline.lake.tables.table import by_partition
-from tidemark.pipeline.quality.failing import (
-    Failing,
-    TicksNow,
-    computed_at,
-    read_failing,
-    read_failing_tables,
-    read_ticks,
-)
+from tidemark.pipeline.quality import failing
 from tidemark.pipeline.quality.landings import Late, LateHeartbeats, MissedHeartbeats, late_since, unknown_sentence
 from tidemark.pipeline.quality.lost import Audit, audit
 from tidemark.pipeline.quality.recent import RECENT, NullField, read_null_fields, read_passed_over, read_reasons
@@ -91,13 +84,13 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
     `pubsub.attach`, the tables are not read, because the lake has none. Raises LakeError if the lake cannot be read."""
     if settings.pubsub.attach:
         state = read_state(lake.tracking_log())
-        ticks = read_ticks(lake, settings, state.decision, now)
+        ticks = failing.read_ticks(lake, settings, state.decision, now)
         return LakeStatus(log_facts(state, ticks, settings, now), ticks_details(ticks), of_ticks=ticks.sentences)
     windowing, lookback = settings.windowing, settings.windows.lookback
     losses, report = read_losses(lake, settings, now, clock), read_report(lake)
     waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
-    failed, of_tables = read_failing(lake, windowing, now), read_failing_tables(lake, now)
-    ticks = read_ticks(lake, settings, report.state.decision, now)
+    failed, of_tables = failing.read_failing(lake, windowing, now), failing.read_failing_tables(lake, now)
+    ticks = failing.read_ticks(lake, settings, report.state.decision, now)
     of_log, computed = log_facts(report.state, ticks, settings, now), list(report.computed)
     groups = {
         "watermark": {**of_log["watermark"], **ingest_facts(lake, settings.ingest, report.state.number, now)},
@@ -139,7 +132,7 @@ def read_state(log: TrackingLog) -> WatermarkState:
 def read_report(lake: Lake) -> LakeReport:
     state, files = read_state(lake.tracking_log()), lake.table(HEARTBEAT_DIFFS).files()
     rows = {key: sum(file.rows for file in parts) for key, parts in sorted(by_partition(files).items())}
-    return LakeReport(state, lake.heartbeats().extent(), rows, computed_at(files))
+    return LakeReport(state, lake.heartbeats().extent(), rows, failing.computed_at(files))
 
 
 def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermark: datetime | None) -> list[Window]:
@@ -163,7 +156,7 @@ def read_losses(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
     )
 
 
-def of_runs(failed: Failing | None) -> list[str]:
+def of_runs(failed: failing.Failing | None) -> list[str]:
     """Return a list with the warning about failing runs; empty if no run fails."""
     return [] if failed is None else [f"{failed.sentence().removesuffix('.')}. Dagster's UI has each run's log"]
 
@@ -197,7 +190,7 @@ def window_facts(
         }
 
 
-def log_facts(state: WatermarkState, ticks: TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
+def log_facts(state: WatermarkState, ticks: failing.TicksNow, settings: Settings, now: datetime) -> dict[str, Facts]:
     """Return the facts from the tracking log and about failing ticks, by group.
 
     - `reading_violations` counts, since the lake began, the messages that contradict a reading: tracking received them
@@ -246,7 +239,7 @@ def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime)
     return facts
 
 
-def runs_facts(failed: Failing | None) -> Facts:
+def runs_facts(failed: failing.Failing | None) -> Facts:
     if failed is None:
         return {"runs_failed": 0}
     names = ("since", "last", "first_window", "last_window", "reason")
@@ -270,7 +263,7 @@ def failing_ticks_facts(failed: Sequence[FailedTick]) -> Facts:
     }
 
 
-def ticks_details(ticks: TicksNow) -> dict[str, str]:
+def ticks_details(ticks: failing.TicksNow) -> dict[str, str]:
     """Return a sentence if a decision is overdue, and a sentence if the settings file has changed."""
     sentences = {"standing_still": ticks.standing, "settings_changed": ticks.settings}
     return {name: said for name, said in sentences.items() if said is not None}

@@ -21,14 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from google.api_core import exceptions as api
 from google.pubsub_v1 import SubscriberClient
 
+from tidemark.pipeline import errors
 from tidemark.pipeline.clock import Clock, format_duration, from_us, rough, to_us
-from tidemark.pipeline.errors import (
-    PubSubError,
-    PubSubUnreachable,
-    ReadingUnavailable,
-    SnapshotRefused,
-    SubscriptionMissing,
-)
 from tidemark.pipeline.pubsub.connection import ONE_TRY, Resources, client_of, reported
 from tidemark.pipeline.settings_sections import Server
 from tidemark.pipeline.watermark.readings import Reading
@@ -134,7 +128,7 @@ class SnapshotBacklog:
             try:
                 snapshot = self._client.create_snapshot(request=request, **ONE_TRY)
             except api.FailedPrecondition as error:
-                raise SnapshotRefused(
+                raise errors.SnapshotRefused(
                     f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. If no other cause is named, "
                     "the subscription's oldest message is almost 7 days old, which is the limit for snapshots. The "
                     "watermark holds until that message has landed"
@@ -162,7 +156,7 @@ class SnapshotBacklog:
         later."""
         try:
             self._server.delete("snapshot", name, "pubsub.snapshots.delete on it")
-        except PubSubError as error:
+        except errors.PubSubError as error:
             logger.warning("a reading's snapshot was not deleted; the next tick deletes it: %s", error)
 
 
@@ -278,7 +272,7 @@ class MonitoringBacklog:
                 if not near or any(near):
                     continue
             return reading_of(end, ages[end])
-        raise ReadingUnavailable(
+        raise errors.ReadingUnavailable(
             f"Cloud Monitoring has no point of {OLDEST_AGE} for {self._subscription} in the last "
             f"{format_duration(LOOK_BACK)}{', except zeros that the number of messages contradicts' if ages else ''}"
             "; this does not mean an empty backlog. Wait: a new subscription has no point for some minutes, and gaps "
@@ -295,7 +289,7 @@ class MonitoringBacklog:
         skipped by a seek, and messages moved by a dead-letter policy. Yields nothing if Cloud Monitoring cannot be
         read."""
         path, within = self._subscription, rough(LOOK_BACK)
-        with suppress(PubSubError):
+        with suppress(errors.PubSubError):
             if sought := self.counted(SOUGHT):
                 yield (
                     f"{path} was sought in the last {within} (seeks: {sought}): messages skipped by a seek or purge "
@@ -317,7 +311,7 @@ class MonitoringBacklog:
             kinds.add(kind)
             points[end] = max(points.get(end, 0), value)
         if len(kinds) > 1:
-            raise ReadingUnavailable(
+            raise errors.ReadingUnavailable(
                 f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; tidemark expects "
                 'one, and uses none of these. If this lasts, set pubsub.reading = "snapshot"'
             )
@@ -342,20 +336,20 @@ class MonitoringBacklog:
             with reported("read the metrics of", self._subscription, SEE_METRICS, "Cloud Monitoring"):
                 pager = self._client.list_time_series(request=request, **ONE_TRY)
                 pages = [type(page).pb(page) for page in islice(pager.pages, MAX_PAGES + 1)]
-        except (PubSubUnreachable, SubscriptionMissing) as error:  # a transient error
-            raise ReadingUnavailable(
+        except (errors.PubSubUnreachable, errors.SubscriptionMissing) as error:  # a transient error
+            raise errors.ReadingUnavailable(
                 f"Cloud Monitoring gave no answer about the backlog of {self._subscription}: {error.__cause__}; the "
                 "next tick asks again"
             ) from error
         about = f"Cloud Monitoring's answer about {self._subscription}"
         for page in pages:
             if page.execution_errors:
-                raise ReadingUnavailable(
+                raise errors.ReadingUnavailable(
                     f"{about} may be incomplete, and is not used: {page.execution_errors[0].message}; the next tick "
                     "asks again"
                 )
         if len(pages) > MAX_PAGES:
-            raise ReadingUnavailable(
+            raise errors.ReadingUnavailable(
                 f"{about} has more than {MAX_PAGES} pages, and is not used; the next tick asks again"
             )
         return [series for page in pages for series in page.time_series]

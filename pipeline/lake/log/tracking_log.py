@@ -17,16 +17,8 @@ from typing import cast
 
 from cachetools import TTLCache
 
+from tidemark.pipeline import errors
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.errors import (
-    ContractReplaced,
-    CorruptObject,
-    LakeError,
-    LakeFull,
-    ObjectExists,
-    ObjectMissing,
-    TableConflict,
-)
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.log.archive import ARCHIVES, LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
@@ -164,7 +156,7 @@ class TrackingLog:
         state = self.catch_up()
         note = self._witness.newest() if noted > state.number else None
         if note is not None:
-            raise CorruptObject(lost_end(note, max(self.numbers(), default=-1)))
+            raise errors.CorruptObject(lost_end(note, max(self.numbers(), default=-1)))
         self._is_compared = True
         return state
 
@@ -273,7 +265,7 @@ class TrackingLog:
     def _following(self, number: int) -> Iterator[tuple[int, bytes]]:
         """Yield the number and the content of each following entry. Stop at the first entry that is missing or
         archived. An entry is read only when the caller needs it."""
-        with suppress(ObjectMissing):
+        with suppress(errors.ObjectMissing):
             for following in count(number + 1):
                 yield following, self._objects.read(entry_name(following))
 
@@ -288,7 +280,7 @@ class TrackingLog:
         """Return the entry with this number, archived or not. Raises ObjectMissing and CorruptObject."""
         try:
             return decode(self.content(number), entry_name(number))
-        except CorruptObject:
+        except errors.CorruptObject:
             self._past.clear()  # an operator may restore a backup of the entry
             raise
 
@@ -297,7 +289,7 @@ class TrackingLog:
         raise a CorruptObject that says what to do."""
         try:
             return self.entry(number)
-        except ObjectMissing:
+        except errors.ObjectMissing:
             raise self.gap(number) from None
 
     def content(self, number: int) -> bytes:
@@ -325,18 +317,18 @@ class TrackingLog:
         it), or is beyond the end of the log. Raises NewerFormat if a later version of tidemark wrote the entry.
         """
         if self._archive.covers(number) or self._is_before_log(number):
-            raise LakeError(
+            raise errors.LakeError(
                 f"entry {number} was moved to an archive under {self._objects.uri}/{ARCHIVES.prefix}, so nothing was "
                 f"changed. If the archive is damaged, {ARCHIVES.damaged}"
             )
         newest, noted = max(self.numbers(), default=-1), self._witness.newest_number()
         is_end_lost = noted > newest or noted < 0 <= newest  # the notes may be lost as well
         if number > newest + is_end_lost:
-            raise LakeError(
+            raise errors.LakeError(
                 f"the log has no entry {number}: it {end_at(newest)}; nothing was changed. If the lake was "
                 "restored from a copy while the pipeline ran, restart the pipeline"
             )
-        with suppress(ObjectMissing, CorruptObject):
+        with suppress(errors.ObjectMissing, errors.CorruptObject):
             self.entry(number)
         written = encode(Lost(what, watermark_at_least), self._writer)
         for kind in (WATERMARK, SENT):  # they may contain a number that will be reused; the next tick rewrites them
@@ -364,7 +356,7 @@ class TrackingLog:
             number, content, seen = state.number + 1, encode(entry, self._writer), self._now()
             try:
                 self._objects.create(entry_name(number), content)
-            except ObjectExists:
+            except errors.ObjectExists:
                 state = None
                 continue
             if self._was_taken(number, entry, content, tail, read_at):
@@ -374,10 +366,10 @@ class TrackingLog:
                 continue
             self._standing, self._tail, self._seen = state.after(number, entry), (number, content), seen
             self._past.add(number, content)
-            with suppress(LakeFull):  # the entry is written, and the next one is noted once there is space
+            with suppress(errors.LakeFull):  # the entry is written, and the next one is noted once there is space
                 self._witness.note(number, self._standing.watermark)
             return self._standing
-        raise TableConflict(
+        raise errors.TableConflict(
             f"other writers appended to {self._objects.uri}/{FOLDER} first, {ATTEMPTS} times in a row; stop the "
             "trackers that should not run against this lake"
         )
@@ -405,7 +397,7 @@ class TrackingLog:
             return False
         if tail is None:
             return bool(self._archive.ranges()) or self.live_numbers()[1:2] not in ([], [1])
-        with suppress(ObjectMissing):
+        with suppress(errors.ObjectMissing):
             return self._objects.read(entry_name(number - 1)) != tail[1]
         archives = self._archive.ranges()
         if any(number in numbers for numbers in archives):
@@ -430,7 +422,7 @@ class TrackingLog:
     def _live_entry(self, number: int) -> Entry:
         try:
             return decode(self._live_content(number), entry_name(number))
-        except ObjectMissing:
+        except errors.ObjectMissing:
             raise self.gap(number) from None
 
     def _live_content(self, number: int) -> bytes:
@@ -438,7 +430,7 @@ class TrackingLog:
         been archived since. Raises ObjectMissing."""
         try:
             return self._objects.read(entry_name(number))
-        except ObjectMissing:
+        except errors.ObjectMissing:
             archived = self._archive.content(number) if self._archive.covers(number) else None
             if archived is None:
                 raise
@@ -452,7 +444,7 @@ class TrackingLog:
             return self._is_before_all(number)
         try:
             self._objects.read(entry_name(number))
-        except ObjectMissing:
+        except errors.ObjectMissing:
             if self._archive.covers(number) or self._is_before_all(number):
                 return True
             raise self.gap(number) from None
@@ -467,14 +459,14 @@ class TrackingLog:
             raise self.gap(archived[-1].stop)
         return number < min((*(numbers[0] for numbers in archived), *live), default=-1)
 
-    def gap(self, number: int) -> CorruptObject:
+    def gap(self, number: int) -> errors.CorruptObject:
         """Return the error for a missing entry. If no later entry exists, the error says that the log's end is lost."""
         newest = max(self.live_numbers() or self.numbers(), default=-1)
         if newest < number:
-            return CorruptObject(lost_end(Note(None, number), newest))
+            return errors.CorruptObject(lost_end(Note(None, number), newest))
         forget = f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
         without = "do without replays of that time" if self._is_before_log(number) else forget
-        return CorruptObject(
+        return errors.CorruptObject(
             f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; restore a backup, or {without}"
         )
 
@@ -511,7 +503,7 @@ def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
 
 def _refuse(contract: str, newest: str) -> None:
     if contract and newest and contract != newest:
-        raise ContractReplaced(
+        raise errors.ContractReplaced(
             "this process and the one that last started on this lake judge messages by different contracts. The "
             "messages that this process has pulled will be redelivered. Just after a start with changed settings, wait "
             "for the next tick of the sensor `tracking`. Otherwise, restart this process with the [message] settings "

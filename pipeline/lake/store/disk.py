@@ -14,16 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    LakeError,
-    LakeFull,
-    LakeUnreachable,
-    LakeUnwritable,
-    ObjectExists,
-    ObjectMissing,
-    ObjectReplaced,
-)
+from tidemark.pipeline import errors
 from tidemark.pipeline.version import newer_format
 
 FULL_BYTES = 1 << 20
@@ -55,7 +46,7 @@ class DiskObjects:
             try:
                 return path.read_bytes()
             except FileNotFoundError as error:
-                raise ObjectMissing(f"{self.uri}/{name} does not exist: restore a copy of it") from error
+                raise errors.ObjectMissing(f"{self.uri}/{name} does not exist: restore a copy of it") from error
 
     def read_generation(self, name: str) -> tuple[bytes, int]:
         content = self.read(name)
@@ -67,7 +58,7 @@ class DiskObjects:
             with _written_beside(path, content) as temporary, locked(path.parent):
                 there = _generation_of(path.read_bytes()) if path.exists() else 0
                 if there != generation:
-                    raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}")
+                    raise errors.ObjectReplaced(f"another writer has replaced {self.uri}/{name}")
                 temporary.replace(path)
             sync(path.parent)
         return _generation_of(content)
@@ -98,9 +89,9 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        raise ObjectExists(f"file:{path} already exists") from error
+        raise errors.ObjectExists(f"file:{path} already exists") from error
     except BlockingIOError as error:
-        raise ObjectReplaced(f"another writer is replacing file:{path}") from error
+        raise errors.ObjectReplaced(f"another writer is replacing file:{path}") from error
     except OSError as error:
         raise storage_error(str(path), error.strerror or str(error)) from error
 
@@ -211,15 +202,17 @@ LONGEST = 500
 """Maximum number of characters quoted from a library's error message."""
 
 
-def storage_error(uri: str, text: str) -> LakeError:
+def storage_error(uri: str, text: str) -> errors.LakeError:
     """Return the LakeError for a library's error message. `text` is the message, and `uri` the address of the file or
     table."""
     plain = " ".join(DRAWING.sub("", text).split())
     why, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
-        return LakeFull(f"no space is left for {uri}; free some space, and ticks continue from the durable state")
+        return errors.LakeFull(
+            f"no space is left for {uri}; free some space, and ticks continue from the durable state"
+        )
     if FOREIGN_LOGIN in text:
-        return LakeUnwritable(
+        return errors.LakeUnwritable(
             f"the Delta library cannot use these credentials for {uri}: it supports the machine's own account, a "
             f"user's login and a service account's key, but not federated or impersonated accounts ({why})"
         )
@@ -228,10 +221,10 @@ def storage_error(uri: str, text: str) -> LakeError:
         remedy = "let this user write there, or set lake.uri to another place"
         if uri.startswith("gs://"):
             remedy = f"grant these credentials roles/storage.objectUser on gs://{urlsplit(uri).netloc}"
-        return LakeUnwritable(f"the lake refuses {uri}: {needed}{why}; {remedy}")
+        return errors.LakeUnwritable(f"the lake refuses {uri}: {needed}{why}; {remedy}")
     if any(sign in text for sign in UNREACHABLE):
         during = "" if call is None else f" to {call}"
-        return LakeUnreachable(
+        return errors.LakeUnreachable(
             f"no answer from the lake at {uri}{during}: {why}; ticks retry from the durable state. If this persists, "
             "check the network"
         )
@@ -244,8 +237,8 @@ def storage_error(uri: str, text: str) -> LakeError:
                 "move _last_checkpoint, and the checkpoint of the version in it, out of the table's _delta_log: the "
                 f"table opens from the commits. If these are gone, {remedy}"
             )
-        return CorruptObject(f"{uri} has a damaged file: {why}; {remedy}")
-    return LakeError(f"the lake failed at {uri}: {why}")
+        return errors.CorruptObject(f"{uri} has a damaged file: {why}; {remedy}")
+    return errors.LakeError(f"the lake failed at {uri}: {why}")
 
 
 def _call(text: str) -> str | None:

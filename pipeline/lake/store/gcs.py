@@ -27,16 +27,7 @@ from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
 from urllib3.exceptions import HTTPError
 
-from tidemark.pipeline.errors import (
-    BucketMissing,
-    CorruptObject,
-    LakeError,
-    LakeUnreachable,
-    LakeUnwritable,
-    ObjectExists,
-    ObjectMissing,
-    ObjectReplaced,
-)
+from tidemark.pipeline import errors
 from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, count_call
 
 T = TypeVar("T")
@@ -103,7 +94,7 @@ class CloudStorageObjects:
             except api_errors.PreconditionFailed as error:
                 found = self._bucket.get_blob(blob.name, **ONCE)
                 if found is None or (found.metadata or {}).get(CREATOR) != mark:
-                    raise ObjectExists(f"{self.uri}/{name} already exists") from error
+                    raise errors.ObjectExists(f"{self.uri}/{name} already exists") from error
 
         self._attempt("create", name, upload)
 
@@ -126,7 +117,7 @@ class CloudStorageObjects:
                     content, content_type="application/json", if_generation_match=generation, checksum="auto", **BRIEFLY
                 )
             except api_errors.PreconditionFailed as error:
-                raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}") from error
+                raise errors.ObjectReplaced(f"another writer has replaced {self.uri}/{name}") from error
             return blob.generation or 0
 
         return self._attempt("create", name, upload, once=True)
@@ -169,7 +160,7 @@ class CloudStorageObjects:
         _found_buckets.add(self._place)
 
     def delete(self, name: str) -> None:
-        with contextlib.suppress(ObjectMissing):
+        with contextlib.suppress(errors.ObjectMissing):
             self._attempt("delete", name, lambda: self._blob(name).delete(**ONCE))
 
     def _blob(self, name: str) -> Blob:
@@ -200,41 +191,41 @@ class CloudStorageObjects:
             if call == "get" and not once and self._place not in _found_buckets:
                 next(self.names(name), None)  # raises if the bucket itself is missing
                 _found_buckets.add(self._place)
-            raise ObjectMissing(f"{self.uri}/{name} does not exist: restore a copy of it") from error
+            raise errors.ObjectMissing(f"{self.uri}/{name} does not exist: restore a copy of it") from error
         except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError, HTTPError) as error:
             raise self._explained(error, call, name) from error
 
-    def _bucket_missing(self) -> BucketMissing:
+    def _bucket_missing(self) -> errors.BucketMissing:
         bucket = f"gs://{self._bucket.name}"
-        return BucketMissing(
+        return errors.BucketMissing(
             f"there is no bucket {self._place}; create it (gcloud storage buckets create {bucket} "
             "--uniform-bucket-level-access --location=<where the pipeline runs>), or set lake.uri to another bucket"
         )
 
-    def _explained(self, error: Exception, call: str, name: str) -> LakeError:
+    def _explained(self, error: Exception, call: str, name: str) -> errors.LakeError:
         place = f"{self.uri}/{name}{self._at_endpoint}"
         match error:
             case api_errors.Forbidden() | api_errors.Unauthorized():
-                return LakeUnwritable(
+                return errors.LakeUnwritable(
                     f"these credentials may not use {place}: storage.objects.{call} is needed. Grant them the role "
                     f"roles/storage.objectUser on gs://{self._bucket.name} (it has storage.objects.create, get, list "
                     f"and delete). The service said: {error.message}"
                 )
             case api_errors.RetryError():
-                return LakeUnreachable(
+                return errors.LakeUnreachable(
                     f"Cloud Storage did not serve {place} in time ({error.cause}); check the network"
                     f"{' and lake.endpoint' if self._at_endpoint else ''}. Ticks continue from the durable state"
                 )
             case GoogleAuthError():
                 return _without_credentials(self.uri, error)
             case DataCorruption():
-                return CorruptObject(
+                return errors.CorruptObject(
                     f"{place} arrived with a wrong checksum; if this happens again, restore a backup of the object"
                 )
             case api_errors.GoogleAPICallError():
-                return LakeError(f"Cloud Storage refused {place}: {error.message}")
+                return errors.LakeError(f"Cloud Storage refused {place}: {error.message}")
             case _:
-                return LakeUnreachable(
+                return errors.LakeUnreachable(
                     f"no connection to Cloud Storage for {place}: {error}; check the network, and lake.endpoint if it "
                     "is set"
                 )
@@ -251,8 +242,8 @@ def _connect(uri: str, endpoint: str | None) -> Client:
         raise _without_credentials(uri, error) from error
 
 
-def _without_credentials(uri: str, error: Exception) -> LakeUnwritable:
-    return LakeUnwritable(
+def _without_credentials(uri: str, error: Exception) -> errors.LakeUnwritable:
+    return errors.LakeUnwritable(
         f"no usable credentials for {uri}: {error}; run `gcloud auth application-default login`, or set "
         "GOOGLE_APPLICATION_CREDENTIALS to a key file of an account that has roles/storage.objectUser on the bucket; "
         "then start tidemark again"
@@ -318,7 +309,7 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
             return pa.BufferReader(kept)
         try:
             content = self._objects.read_range(name, 0, WHOLE_BYTES)
-        except ObjectMissing as error:
+        except errors.ObjectMissing as error:
             raise _missing(path) from error
         if len(content) < WHOLE_BYTES:
             if not name.startswith(NOT_ROWS) and len(content) <= self._kept.maxsize:
@@ -373,7 +364,7 @@ class _Ranges(io.RawIOBase):
             return 0
         try:
             content = self._objects.read_range(self._stored.path, self._at, end)
-        except ObjectMissing as error:
+        except errors.ObjectMissing as error:
             raise _missing(self._stored.path) from error
         into[: len(content)] = content
         self._at += len(content)
@@ -392,7 +383,7 @@ class _Upload(io.BytesIO):
         if not self.closed:
             try:
                 self._objects.create(self._name, self.getvalue())
-            except ObjectExists as error:
+            except errors.ObjectExists as error:
                 raise FileExistsError(errno.EEXIST, str(error)) from error
             finally:
                 super().close()

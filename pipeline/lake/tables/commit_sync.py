@@ -9,14 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tidemark.pipeline.lake.store.disk import sync
-from tidemark.pipeline.lake.tables.table_log import (
-    LAST_CHECKPOINT,
-    RECENT_COMMITS,
-    TableLog,
-    actions_in,
-    checkpoint_name,
-    commit_name,
-)
+from tidemark.pipeline.lake.tables import table_log
 
 THREADS = 8
 """Number of files synced in parallel. A file system batches parallel syncs, so they are faster than consecutive
@@ -27,7 +20,7 @@ class CommitSync:
     """Makes the commits of one Delta table durable, together with the data files that they add and all folders
     above them."""
 
-    def __init__(self, folder: Path, log: TableLog) -> None:
+    def __init__(self, folder: Path, log: table_log.TableLog) -> None:
         self._folder, self._log = folder, log
         self._through = -1
         self._synced: set[Path] = set()
@@ -35,7 +28,7 @@ class CommitSync:
     def opened_at(self, version: int) -> None:
         """Record that the table was opened at `version`. The next `sync_commits` begins with the RECENT_COMMITS commits
         up to `version`, and assumes that earlier ones are durable."""
-        self._through = max(version - RECENT_COMMITS, -1)
+        self._through = max(version - table_log.RECENT_COMMITS, -1)
         self._synced.clear()
 
     def sync_files(self, paths: Iterable[str]) -> None:
@@ -49,24 +42,24 @@ class CommitSync:
         """Make all commits since the last call durable. This includes commits of other writers, because a table is
         unreadable if a commit before its newest one is missing. Raises OSError."""
         following = count(self._through + 1)
-        new = list(takewhile(lambda version: (self._folder / commit_name(version)).exists(), following))
+        new = list(takewhile(lambda version: (self._folder / table_log.commit_name(version)).exists(), following))
         # If the next commit is missing, it was cleaned up long ago, or the table was deleted and recreated.
-        versions = new or self._log.versions()[-RECENT_COMMITS:]
+        versions = new or self._log.versions()[-table_log.RECENT_COMMITS :]
         written = {file for version in versions for file in self._written_by(version)}
         self._sync(written - self._synced)
         self._synced.clear()
         self._through = max(versions, default=self._through)
 
     def _written_by(self, version: int) -> Iterator[Path]:
-        commit = self._folder / commit_name(version)
+        commit = self._folder / table_log.commit_name(version)
         yield commit
         with suppress(ValueError):  # a damaged commit before the last checkpoint, or the table would not open
-            for action in actions_in(commit.read_bytes()):
+            for action in table_log.actions_in(commit.read_bytes()):
                 if add := action.get("add"):
                     yield self._folder / unquote(add["path"])
-        checkpoint = self._folder / checkpoint_name(version)
+        checkpoint = self._folder / table_log.checkpoint_name(version)
         if checkpoint.exists():
-            yield from (checkpoint, self._folder / LAST_CHECKPOINT)
+            yield from (checkpoint, self._folder / table_log.LAST_CHECKPOINT)
 
     def _sync(self, files: set[Path]) -> None:
         lake = self._folder.parent

@@ -31,15 +31,8 @@ from typing import Any
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 
+from tidemark.pipeline import errors
 from tidemark.pipeline.clock import SystemClock, from_us, is_recent
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    LakeError,
-    ObjectExists,
-    ObjectMissing,
-    ObjectReplaced,
-    TableConflict,
-)
 from tidemark.pipeline.lake.store.disk import storage_error
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.handed_commits import hand_on, handed, withdraw
@@ -105,7 +98,7 @@ class TableLog:
         try:
             return Path(tempfile.gettempdir()) / f"tidemark-log-{uuid.uuid4().hex}"
         except OSError as error:
-            raise LakeError(
+            raise errors.LakeError(
                 f"{self._objects.uri} cannot be opened: {error}; free space, or set TMPDIR to a folder with free space"
             ) from error
 
@@ -114,7 +107,7 @@ class TableLog:
         Delta library would take it for a commit without files."""
         content = self._objects.read(name := commit_name(version))
         if not content.strip():
-            raise CorruptObject(f"{self._objects.uri}/{name} is empty; restore its earlier version or a backup")
+            raise errors.CorruptObject(f"{self._objects.uri}/{name} is empty; restore its earlier version or a backup")
         return content
 
     def between(self, first: int, last: int) -> list[bytes]:
@@ -132,7 +125,7 @@ class TableLog:
         cached commits, only the last one is read again. Raises LakeError."""
 
         def up_to_end(new: int) -> Iterator[bytes]:
-            with suppress(ObjectMissing):
+            with suppress(errors.ObjectMissing):
                 for version in count(new) if at_most is None else range(new, first + at_most):
                     yield self.read(version)
 
@@ -170,7 +163,7 @@ class TableLog:
     def _has(self, version: int, content: bytes) -> bool:
         """Return True if the commit of this version has this content. If not, the commit was deleted, or the table was
         deleted or recreated."""
-        with suppress(ObjectMissing):
+        with suppress(errors.ObjectMissing):
             return self.read(version) == content
         return False
 
@@ -203,17 +196,17 @@ class TableLog:
             self._refuse_empty(table.version())
         try:
             self.newest = self.read(table.version())
-        except ObjectMissing as error:  # a checkpoint names the version, so the log is damaged
-            raise CorruptObject(str(error)) from error
+        except errors.ObjectMissing as error:  # a checkpoint names the version, so the log is damaged
+            raise errors.CorruptObject(str(error)) from error
         return table
 
     def _refuse_empty(self, version: int) -> None:
         """Raise CorruptObject if a commit from which the library has opened the table is empty. Checks the commits
         between the last checkpoint and `version`, at most RECENT_COMMITS."""
         first = version - RECENT_COMMITS
-        with suppress(ObjectMissing, KeyError, TypeError, ValueError):
+        with suppress(errors.ObjectMissing, KeyError, TypeError, ValueError):
             first = max(first, json.loads(self._objects.read(LAST_CHECKPOINT))["version"] + 1)
-        with suppress(ObjectMissing):
+        with suppress(errors.ObjectMissing):
             for earlier in range(max(first, 0), version):
                 self.read(earlier)
 
@@ -232,7 +225,7 @@ class TableLog:
         found = self.since(first)
         if not found or found[0] != self.newest:
             return False
-        with suppress(DeltaError, ObjectMissing):
+        with suppress(DeltaError, errors.ObjectMissing):
             if found[1:]:
                 with self._copied({commit_name(first + at): found[at] for at in range(1, len(found))}):
                     table.update_incremental()
@@ -248,7 +241,7 @@ class TableLog:
         update."""
         looked_at = SystemClock().now()
         if self._is_copied and not self._is_at_end(table):
-            raise TableConflict(f"another writer has committed to {self._objects.uri}; try again")
+            raise errors.TableConflict(f"another writer has committed to {self._objects.uri}; try again")
         version, every = table.version() + 1, int(table.metadata().configuration.get("delta.checkpointInterval", "100"))
         with self._copied({commit_name(version - 1): self.newest}):
             yield COMMIT_ONLY if self._is_copied else NO_CLEANUP
@@ -261,15 +254,15 @@ class TableLog:
             self.newest = content if self._is_copied else self.read(table.version())
         if self._is_copied and (version + 1) % every == 0:
             # The commit has succeeded, and the next checkpoint makes up for this one.
-            with suppress(LakeError, DeltaError, OSError):
+            with suppress(errors.LakeError, DeltaError, OSError):
                 self._checkpoint()
 
     def _upload(self, name: str) -> bytes:
         content = (self._place / name).read_bytes()
         try:
             self._objects.create(name, content)
-        except ObjectExists as error:
-            raise TableConflict(f"another writer has committed {self._objects.uri}/{name} first") from error
+        except errors.ObjectExists as error:
+            raise errors.TableConflict(f"another writer has committed {self._objects.uri}/{name} first") from error
         return content
 
     def _withdraw_if_late(self, table: DeltaTable, name: str) -> None:
@@ -277,16 +270,18 @@ class TableLog:
         process was paused for days before the upload, while another writer's commit of this version was cleaned up."""
         if not self.is_unchanged(table):
             self._objects.delete(name)
-            raise TableConflict(f"{self._objects.uri}/{name} was committed by another writer long ago; try again")
+            raise errors.TableConflict(
+                f"{self._objects.uri}/{name} was committed by another writer long ago; try again"
+            )
 
     def _checkpoint(self) -> None:
         with self._copied(self._from_checkpoint()):
             table, generation = DeltaTable(self._place), 0
             table.create_checkpoint()
             self._upload(checkpoint_name(table.version()))
-            with suppress(ObjectMissing):
+            with suppress(errors.ObjectMissing):
                 _, generation = self._objects.read_generation(LAST_CHECKPOINT)
-            with suppress(ObjectReplaced):
+            with suppress(errors.ObjectReplaced):
                 self._objects.replace(LAST_CHECKPOINT, (self._place / LAST_CHECKPOINT).read_bytes(), generation)
 
     def _from_checkpoint(self) -> Mapping[str, bytes]:
@@ -295,13 +290,13 @@ class TableLog:
 
         def in_parallel(first: int) -> Iterator[bytes]:
             ahead = AHEAD if first == version else 1  # few commits follow the cached ones
-            with suppress(ObjectMissing):
+            with suppress(errors.ObjectMissing):
                 for _, content in read_ahead(self.read, count(first), ahead):
                     yield content
 
         checkpoint, version = dict[str, bytes](), 0
         try:
-            with suppress(ObjectMissing):
+            with suppress(errors.ObjectMissing):
                 last = checkpoint[LAST_CHECKPOINT] = self._objects.read(LAST_CHECKPOINT)
                 version = json.loads(last)["version"]
                 name = checkpoint_name(version)
@@ -364,7 +359,7 @@ def naming_damage(commit: str) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptObject(f"{commit} is damaged ({error!r}); restore a backup") from error
+        raise errors.CorruptObject(f"{commit} is damaged ({error!r}); restore a backup") from error
 
 
 def commit_name(version: int) -> str:
