@@ -222,8 +222,6 @@ def _json(names: Sequence[str]) -> pl.Expr:
 
 def _plain(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     match dtype:
-        case pl.Float32() | pl.Float64():
-            return pl.when(value.is_finite()).then(value)
         case pl.Datetime(time_zone=None):
             return value.dt.strftime("%Y-%m-%dT%H:%M:%S%.6f")
         case pl.Datetime():
