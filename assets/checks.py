@@ -132,8 +132,8 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
         stale_windows=len(missed.stale),
         mended=missed.mended,
         heartbeats_version=missed.heartbeats_version,
-        by_window=dg.MetadataValue.json(first_of(missed.by_window)),
-        by_stream=dg.MetadataValue.json(most_of(missed.by_stream)),
+        by_window=first_of(missed.by_window),
+        by_stream=most_of(missed.by_stream),
         stale=dg.MetadataValue.md(listed([f"{stale.window}: {stale.why}" for stale in missed.stale])),
     )
 
@@ -156,8 +156,8 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
         late_copies=found.copies,
         late_share=found.share,
         rows=found.rows,
-        by_window=dg.MetadataValue.json(first_of(found.by_window)),
-        by_stream=dg.MetadataValue.json(most_of(found.by_stream)),
+        by_window=first_of(found.by_window),
+        by_stream=most_of(found.by_stream),
     )
 
 
@@ -188,9 +188,7 @@ def lost_outside(look: CheckInput) -> dg.AssetCheckResult:
         tracked=found.tracked,
         landed=found.landed,
         untracked=found.untracked,
-        by_minute=dg.MetadataValue.json(
-            {iso(minute.minute): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]}
-        ),
+        by_minute={iso(minute.minute): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]},
     )
 
 
@@ -214,7 +212,7 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
         passed_over_share=found.share,
         rows=found.rows,
         tracked=count_passed_over(look.state.histogram, max_lag),
-        by_stream=dg.MetadataValue.json(first_of(found.by_stream)),
+        by_stream=first_of(found.by_stream),
     )
 
 
@@ -266,8 +264,8 @@ def fields_present(look: CheckInput) -> dg.AssetCheckResult:
         description=description,
         null_fields=", ".join(field.name for field in fields) or "none",
         rows=rows,
-        null_rows=dg.MetadataValue.json({field.name: field.rows for field in fields}),
-        null_since=dg.MetadataValue.json({field.name: iso(field.since) for field in fields}),
+        null_rows={field.name: field.rows for field in fields},
+        null_since={field.name: iso(field.since) for field in fields},
     )
 
 
