@@ -1,13 +1,14 @@
 """The synthetic source as a pure function: what it promises of its messages."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cli.command import said_here
 from tests.ingest.judged import read_payloads
 from tidemark.local.demo.synthetic_beats import FIRST_BROKEN, KINDS, Rows, SyntheticSource, compose, messages
 from tidemark.local.demo.truth import truth_of
@@ -84,18 +85,21 @@ def test_the_truth_of_a_message_is_what_the_contract_reads_in_it(source: Synthet
             assert true["status"] == read_field(content.get("status"), FieldKind.TEXT)
 
 
+@pytest.mark.parametrize("jitter", [timedelta(0), timedelta(seconds=15)])
+def test_a_period_as_short_as_the_jitter_of_event_times_is_refused(jitter: timedelta) -> None:
+    with pytest.raises(InvalidSettings, match="period"):
+        SyntheticSource(period=2 * jitter, event_jitter=jitter)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"streams": 0},
-        {"period": timedelta(0)},
-        {"period": timedelta(seconds=30), "event_jitter": timedelta(seconds=15)},
-        {"jitter": timedelta(seconds=-1)},
-        {"duplicates": 1.5},
-        {"broken": -0.1},
-        {"seed": -1},
+        *(("streams", "0"), ("streams", "10000001"), ("jitter", "-1s"), ("duplicates", "1.5"), ("duplicates", "nan")),
+        *(("broken", "-0.1"), ("seed", "-1")),
     ],
 )
-def test_a_source_that_makes_no_sense_names_what_is_wrong(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidSettings, match=next(iter(wrong))):
-        SyntheticSource(**wrong)
+def test_a_source_that_makes_no_sense_names_what_is_wrong(wrong: tuple[str, str], tmp_path: Path) -> None:
+    name, value = wrong
+    said = said_here(tmp_path, ("publish", f"--{name}", value), {})
+    assert said.code == 2
+    assert f"Invalid value for '--{name}'" in said.err

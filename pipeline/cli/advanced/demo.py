@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from tidemark.local.demo.shapes.shape import ShapeName
-from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.local.demo.synthetic_beats import MOST_STREAMS, SyntheticSource
 from tidemark.pipeline.cli.options import duration_option, option, positive
 from tidemark.pipeline.cli.output import console
 from tidemark.pipeline.clock import SystemClock
@@ -23,7 +23,9 @@ def demo(
         Path, option("The folder for all files: new, empty, or from an earlier demonstration, which is deleted.")
     ] = Path("build/demo"),
     full: Annotated[bool, option("Play 10,000 streams, 20 minutes of outage and 3 minutes live.", "--full")] = False,
-    streams: Annotated[int | None, option("The number of streams, each with a heartbeat every 30s.", min=1)] = None,
+    streams: Annotated[
+        int | None, option("The number of streams, each with a heartbeat every 30s.", min=1, max=MOST_STREAMS)
+    ] = None,
     backlog: Annotated[
         timedelta | None, duration_option("The outage: how long to publish before the pipeline starts.")
     ] = None,

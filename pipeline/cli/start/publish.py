@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tidemark.local.demo.fitting import check_fit, shape_for
 from tidemark.local.demo.shapes.shape import ShapeName
 from tidemark.local.demo.synthetic import publish as publish_synthetic
-from tidemark.local.demo.synthetic_beats import SyntheticSource
+from tidemark.local.demo.synthetic_beats import MOST_STREAMS, SyntheticSource
 from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option, since_when
 from tidemark.pipeline.cli.output import facts_table, printed, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
@@ -26,7 +26,7 @@ SHARE: dict[str, Any] = {"min": 0, "max": 1}
 
 
 def publish(
-    streams: Annotated[int, option("The number of streams.", min=1)] = 10_000,
+    streams: Annotated[int, option("The number of streams.", min=1, max=MOST_STREAMS)] = 10_000,
     period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
     since: Annotated[Any, since_option("Begin in the past, at full speed", show_default="0s")] = Span(0),
     lasting: Annotated[timedelta, duration_option("How long to publish live heartbeats.", "--for")] = Span(minutes=5),
@@ -37,7 +37,7 @@ def publish(
     stragglers: Annotated[float, option("Share of messages delayed further, by --straggler-delay.", **SHARE)] = 0.0,
     straggler_delay: Annotated[timedelta, duration_option("The additional delay of stragglers.")] = Span(minutes=1),
     speed_up: Annotated[float | None, option("Publish the past at most this fast; 1: real time.", min=0.001)] = None,
-    seed: Annotated[int, option("The same seed gives the same heartbeats.")] = 20_260_101,
+    seed: Annotated[int, option("The same seed gives the same heartbeats.", min=0)] = 20_260_101,
     shape: Annotated[ShapeName, option("The format of messages. The settings must read it.")] = ShapeName.JSON,
     truth: Annotated[Path, option("The Parquet file that records what was published.")] = Path("build/truth.parquet"),
     as_json: AsJson = False,
