@@ -172,7 +172,8 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
     facts = found.facts
     if facts["decided"] is None or "standing_still" in found.details:
         look = "`tidemark up --status` names any process that is not ready, and Dagster's UI has logs of failed ticks"
-        yield look if is_up() else f"start the pipeline (`tidemark up`); if it runs, {look}"
+        start = "`tidemark attach` or `tidemark up`" if "base_read_by_others" in facts else "`tidemark up`"
+        yield look if is_up() else f"start the pipeline ({start}); if it runs, {look}"
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
     changed, page = found.details.get("settings_changed"), "docs/concepts/late-and-missed.md"
