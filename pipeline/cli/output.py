@@ -151,8 +151,8 @@ def columns(
     folds: bool = False,
 ) -> Table:
     """Build a table with a bold header and no borders: first the left-aligned columns, then the right-aligned columns.
-    Long values in left-aligned columns are cut or, with `folds`, wrapped. Right-aligned columns wrap. The rows may
-    contain external text."""
+    Long values in left-aligned columns are cut or, with `folds`, wrapped. Right-aligned columns wrap, down to no width
+    beside a long value that does not. The rows may contain external text."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
         table.add_column(safe(name), no_wrap=not folds, overflow="fold" if folds else "ellipsis")
@@ -180,6 +180,8 @@ def print_rows(
     least = {name: min(wanted[name], max(LEAST_OF_NAME, min(LEAST_OF_VALUE, values[name]))) for name in every}
     least |= {whole: wanted[whole]} if whole else {}
     others, room = [name for name in every if name != whole], terminal.width - (least[whole] + 2 if whole else 0)
+    if others:
+        least[others[0]] = max(1, min(least[others[0]], room - 2))
     fits = max(1, sum(end <= room for end in accumulate(least[name] + 2 for name in others)))  # 2: the padding
     hidden, names = others[fits:], [name for name in every if name not in others[fits:]]
     if hidden:

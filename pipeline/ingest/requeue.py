@@ -44,7 +44,7 @@ class Requeue(Ingested):
     - `rejected` is the number of messages that are rejected again, by current reason.
     - `waiting` counts the messages that cannot be judged, because their schema cannot be looked up now.
 
-    Messages that an earlier requeue recorded are not counted.
+    Messages that an earlier requeue recorded are not counted, and `messages` is not set.
     """
 
     there: int = 0

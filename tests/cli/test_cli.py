@@ -216,7 +216,9 @@ def test_ctrl_c_during_the_imports_ends_the_command_without_a_word(empty: Place)
     assert said == Said("", "", 130)
 
 
-def test_a_table_too_wide_leaves_out_columns_and_cuts_no_time_or_count(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_too_wide_leaves_out_columns_and_cuts_no_time_or_count(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{**{f"column_{number}": f"{number:024}" for number in range(100)}, "window": "key"}]
     print_rows(rows, "1 row", whole="window", as_json=False)
     header, row, said = capsys.readouterr().out.splitlines()
@@ -224,6 +226,12 @@ def test_a_table_too_wide_leaves_out_columns_and_cuts_no_time_or_count(capsys: p
     assert said == "1 row; left out for lack of width: 95 columns from column_5 on"
     Console(width=32).print(columns("window", right=["streams", "missing beats"], rows=[["2026-12-01T00-10Z", 30, 1]]))
     assert capsys.readouterr().out.splitlines()[-1].split() == ["2026-12-01T00-10Z", "30", "1"]
+    named = columns("stream", right=["messages", "at the pin"], rows=[["x" * 90, 1234567, 12]], gap=2, folds=True)
+    Console(width=80).print(named)
+    assert capsys.readouterr().out.splitlines()[1].split()[1:] == ["1,234,567", "12"]
+    monkeypatch.setattr("tidemark.pipeline.cli.output.FILE_WIDTH", 40)
+    print_rows([{"stream_id": "x" * 30, "gap": 1, "window": "2026-12-01T00-10Z"}], "", whole="window")
+    assert capsys.readouterr().out.splitlines()[1].split()[1:] == ["2026-12-01T00-10Z"]
 
 
 @pytest.mark.parametrize(

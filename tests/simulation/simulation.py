@@ -234,8 +234,9 @@ class Simulation:
         with ExitStack() as stack:
             stack.enter_context(patch(f"{packing}.decode", self.codec.decode))
             stack.enter_context(patch(f"{packing}.ENTRIES", ENTRIES_AN_ARCHIVE))
-            stack.enter_context(patch(f"{module}.encode", self.codec.encode))
-            stack.enter_context(patch(f"{module}.decode", self.codec.decode))
+            for name in (module, "tidemark.pipeline.ingest.outcome"):
+                stack.enter_context(patch(f"{name}.encode", self.codec.encode))
+                stack.enter_context(patch(f"{name}.decode", self.codec.decode))
             if self.planted is AS_IT_IS and self.seed % 2:
                 stack.enter_context(patch("tidemark.pipeline.ingest.take.FILE_BYTES", 1))  # each part is a file
             if self._rounds_played is not None:

@@ -107,7 +107,7 @@ def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal
         "watermark until base has acknowledged it and it has left the band:"
     )
     rows = ((stream, rejected[stream], pins.get(stream, 0)) for stream in islice({**pins, **rejected}, NAMED))
-    terminal.print(columns("stream", right=["messages", "at the pin"], rows=rows, gap=2))
+    terminal.print(columns("stream", right=["messages", "at the pin"], rows=rows, gap=2, folds=True))
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
@@ -121,7 +121,8 @@ def show_passed_over(over: Counts, terminal: Console) -> None:
         f"\n[bold]What lags more than max_lag[/]\n{over.total:,} of the {over.rows:,} messages that were published in "
         f"the hour before the decision and have landed, from {len(over.by_stream):,} streams:"
     )
-    terminal.print(columns("stream", right=["messages"], rows=islice(over.by_stream.items(), NAMED), gap=2))
+    rows = islice(over.by_stream.items(), NAMED)
+    terminal.print(columns("stream", right=["messages"], rows=rows, gap=2, folds=True))
 
 
 def _effect(other: Alternative) -> str:

@@ -59,7 +59,7 @@ def status(
     if tables:
         counts = [name.replace("_", " ") for name in SHOWN[3:]]
         rows = ([one[name] for name in SHOWN] for one in tables)
-        terminal.print(columns("custom table", "newest window", "version", right=counts, rows=rows))
+        terminal.print(columns("custom table", "newest window", "version", right=counts, rows=rows, folds=True))
         warn(terminal, *(one["wrong"] for one in tables if one["wrong"] is not None), apart=True)
     warn(terminal, *found.of_ticks, *found.of_runs, apart=True)
 

@@ -136,7 +136,9 @@ def _print_cohorts(terminal: Console, found: Cohorts) -> None:
     band, lags, lacks = format_duration(whole.band), ("median", "99 %"), False
     figures = ("messages", "share", f"late with {band}", *lags, "enough", "late with that", *lags)
     for variant in whole.rules:
-        table = columns("", right=figures, title=f"\nrule {variant.name}: late messages, and the watermark's lag")
+        table = columns(
+            "", right=figures, folds=True, title=f"\nrule {variant.name}: late messages, and the watermark's lag"
+        )
         for name, part in [("all together", Cohort(None, found.messages, whole)), *named]:
             cells = ["—"] * 7
             if part.report is not None:
@@ -169,7 +171,7 @@ def _print_streams(terminal: Console, streams: Sequence[StreamDisorder], side: S
     if not any(stream.blame(side)[0] for stream in streams):
         return
     figures = ("messages", "beyond the band", f"{side} by, 99 %", "most", "offset")
-    table = columns("stream", right=figures, gap=2, title=f"\nthe worst of the {side} streams")
+    table = columns("stream", right=figures, gap=2, folds=True, title=f"\nthe worst of the {side} streams")
     for stream in streams[:NAMED]:
         beyond, high, most = stream.blame(side)
         offset = f"{stream.offset_seconds:+.0f}s"
