@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 
-from benchmarks.diffs import SPAN, START, fill, ours
+from benchmarks.diffs import SPAN, START, UNCOUNTED, fill, ours
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from tidemark.pipeline.compute.micro_batch import ReplacedWindows, compute_windows
@@ -18,9 +18,6 @@ from tidemark.pipeline.quality.due_windows import ComputedWindows
 from tidemark.pipeline.settings_sections import TableSettings
 
 GOAL = 1.5
-UNCOUNTED = 6
-"""Rounds before the first that counts. The server's JVM compiles what is new to it, and the first round takes six times
-as long."""
 
 COLUMNS = "status, count(*) AS heartbeats, count(DISTINCT stream_id) AS streams, max(temperature) AS greatest"
 OURS = f"SELECT window, {COLUMNS} FROM {{heartbeats}} GROUP BY window, status"  # noqa: S608 (no value in it)
