@@ -125,19 +125,20 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: 
     now, checked, instance = lake.clock.now(), lake.kept.get((CHOICE, REPORTED), NothingDue), runs.instance
     if checked.holds(None, now):
         return
-    most = LOOKED_AT
-    while lost := _unreported(runs, most):
+    lost, most = list[dg.DagsterRun](), LOOKED_AT
+    while len(more := _unreported(runs, most)) > len(lost):
+        lost, most = more, 2 * most
+    if lost:
         diffs = key_of(lake.settings, HEARTBEAT_DIFFS)
         _report(lost, diffs, lake.of(CHOICE).diffs(), partial(_lost_events, partitions), lake, instance)
-        for name, events in tables.items():
-            job, asset = name_of(lake.settings, compute_job(name)), key_of(lake.settings, dg.AssetKey(name))
-            own = [run for run in lost if run.job_name == job or asset in (run.asset_selection or ())]
-            with suppress(*UNREADABLE, InvalidSettings, ValueError):  # the last two: its windows have another length
-                if own:
-                    _report(own, asset, lake.of(CHOICE).own_table(name), events, lake, instance)
-        for run in lost:
-            instance.add_run_tags(run.run_id, {REPORTED: run.run_id})
-        most *= 2  # a new tag counts as a change, so these runs now come before the others
+    for name, events in tables.items():
+        job, asset = name_of(lake.settings, compute_job(name)), key_of(lake.settings, dg.AssetKey(name))
+        own = [run for run in lost if run.job_name == job or asset in (run.asset_selection or ())]
+        with suppress(*UNREADABLE, InvalidSettings, ValueError):  # the last two: its windows have another length
+            if own:
+                _report(own, asset, lake.of(CHOICE).own_table(name), events, lake, instance)
+    for run in lost:
+        instance.add_run_tags(run.run_id, {REPORTED: run.run_id})
     checked.note(None, now, is_due=False)
 
 
