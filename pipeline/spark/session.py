@@ -16,7 +16,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import SparkUnreachable
-from tidemark.pipeline.machine import listens
+from tidemark.pipeline.machine import is_loopback, listens
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import is_address
 from tidemark.pipeline.spark.connector import check_connector, storage_config
@@ -192,10 +192,11 @@ def classic_session(config: Mapping[str, str], others: SparkSession | None = Non
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Return the number of tasks that Spark computes in parallel: its slots, but with a local master no more than this
-    machine has processors. A reader that waits takes a slot, so a local master may have more slots."""
-    slots = slots_of(spark)
-    return slots if local_slots(spark.conf.get("spark.master", "") or "") is None else min(slots, os.cpu_count() or 2)
+    """Return the number of tasks that Spark computes in parallel: its slots, but with a local master on this machine no
+    more than there are processors. A reader that waits takes a slot, so a local master may have more slots."""
+    slots, is_local = slots_of(spark), local_slots(spark.conf.get("spark.master", "") or "") is not None
+    is_elsewhere = "connect" in type(spark).__module__ and not is_loopback(spark.client.host)
+    return min(slots, os.cpu_count() or 2) if is_local and not is_elsewhere else slots
 
 
 def slots_of(spark: SparkSession) -> int:

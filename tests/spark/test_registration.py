@@ -53,6 +53,9 @@ def test_slots_of_a_local_spark_count_as_cores_only_up_to_the_processors(monkeyp
     ):
         session: Any = SimpleNamespace(conf=conf)
         assert (slots_of(session), cores_of(session)) == (slots, cores)
+    elsewhere: Any = type("Remote", (SimpleNamespace,), {"__module__": "pyspark.sql.connect.session"})
+    there = elsewhere(conf={"spark.master": "local[16]"}, client=SimpleNamespace(host="spark.example.com"))
+    assert cores_of(there) == 16
 
 
 @pytest.mark.skipif(not HAS_IT, reason="the source asks for a newer PySpark")
