@@ -291,7 +291,9 @@ def _materialized(
     partitions that such a run materializes, so their metadata is handed to Dagster, and those of another selected asset
     are left to its own step. Events of other assets follow the result: Dagster would show an asset downstream as
     outdated if its event came first. Checks of other assets are dropped, because Dagster would refuse them."""
-    checks, others, selected = [], list[Event](), context.run.asset_selection or set()
+    checks, others, steps = [], list[Event](), context.run.step_keys_to_execute
+    selected = context.run.asset_selection or set()
+    selected = {key for key in selected if not steps or key.to_python_identifier() in steps}
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):
             result = dg.AssetCheckResult(**{name: getattr(event, name) for name in dg.AssetCheckResult._fields})
