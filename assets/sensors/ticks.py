@@ -18,7 +18,7 @@ from tidemark.assets.partitions import Partitions
 from tidemark.assets.scheduler.requests import Request, WindowChooser, next_request
 from tidemark.assets.scheduler.runs import Runs
 from tidemark.assets.sensors.watching import PROBLEMS, Jobs, recorder_of, ticking_sensor
-from tidemark.pipeline.clock import Clock, format_duration
+from tidemark.pipeline.clock import Clock, format_duration, is_recent
 from tidemark.pipeline.ingest.counting import RememberedCopies
 from tidemark.pipeline.ingest.outcome import Ingested, Side
 from tidemark.pipeline.ingest.pace import Closings, Pace
@@ -36,6 +36,9 @@ has just landed."""
 LANDS_WITHIN = timedelta(seconds=1)
 """Maximum time that a tracking tick waits for an unfinished landing tick. If `watermark.tick` is short, Dagster's
 daemon may start the landing tick so late that it is still running when the tracking tick is due."""
+
+RECORDED_WITHIN = timedelta(minutes=2)
+"""Time after the start of a process, besides a tick, in which tracking should have recorded a changed contract."""
 
 RunAndEvents = tuple[Request, Sequence[dg.AssetMaterialization]]
 AfterDecision = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], RunAndEvents]
@@ -136,7 +139,7 @@ def tracking_sensor(
 def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace, rests: Event) -> dg.SensorDefinition:
     """Define the sensor that lands the messages of base. Each tick is due shortly before the next tracking tick.
     `tracking` is the Pace of the tracking sensor. `rests` is cleared while a tick lands, and set otherwise."""
-    budget = tick_budget(settings, Side.BASE)
+    budget, loaded = tick_budget(settings, Side.BASE), clock.now()
 
     @ticking_sensor(
         settings,
@@ -160,7 +163,8 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace,
             pubsub.base().close()
             return f"run {run[:8]} lands and tracks, so this tick pulls nothing"
         log, reader = lake.tracking_log("landing"), lake.judge("landing")
-        if not lake.has_folded() and log.newest().contract not in ("", reader.judged_by):
+        waits = is_recent(loaded, now, RECORDED_WITHIN + settings.watermark.tick) and not lake.has_folded()
+        if waits and log.newest().contract not in ("", reader.judged_by):
             return "the contract has changed, and `tracking` has yet to record it: this tick pulls nothing"
         rests.clear()
         try:
