@@ -62,6 +62,9 @@ Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
 """Matches the part of a Spark error that says why an executor's Python does not start."""
 
+OF_A_DISK = re.compile(r"OSError|IOException|FileSystemException|[Ee]rrno (28|122)|os error (28|122)")
+"""Matches a line of a Spark error that a full disk may have caused. A custom table's own text may quote one."""
+
 DAMAGE = re.compile(
     r"polars\.exceptions\.ComputeError: parquet: .*|FileNotFoundError: .*event_hour=.*|\[FAILED_READ_FILE\b.*"
 )
@@ -147,7 +150,8 @@ def explaining_damage() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if full := [line.strip() for line in str(error).splitlines() if any(sign in line for sign in FULL)]:
+        lines = [line.strip() for line in str(error).splitlines() if OF_A_DISK.search(line)]
+        if full := [line for line in lines if any(sign in line for sign in FULL)]:
             raise LakeFull(
                 "no space is left on the lake's disk, or on a disk of Spark's executors: free some space, and the "
                 f"next run computes the windows. Nothing was committed ({full[-1][:500]})"
