@@ -125,15 +125,16 @@ class WindowsAsset:
         run is also reported if it is complete and Dagster has no materialization of it. Partitions older than
         `housekeeping.dagster_runs` are left out, because housekeeping may have deleted their materializations."""
         index = cache(lambda: self.index(lake).update())  # most runs complete no partition, and do not need it
-        timestamp = dg.MetadataValue.timestamp(lake.clock.now())
+        kept, now = self.settings.housekeeping.dagster_runs, lake.clock.now()
         held = self.partitions.holding(map(self.partitions.windowing.named, done.rows))
         for key, windows in held.items():
             metadata = {**window_keys(windows), **extra(windows)}
             if self._is_complete(key, index, done):
                 yield dg.AssetMaterialization(self.key, partition=key, metadata=metadata, tags=tags)
             else:
-                yield dg.AssetObservation(self.key, metadata=metadata | {UPDATED_AT: timestamp}, tags=tags)
-        kept, now = self.settings.housekeeping.dagster_runs, lake.clock.now()
+                yield dg.AssetObservation(
+                    self.key, metadata={**metadata, UPDATED_AT: dg.MetadataValue.timestamp(now)}, tags=tags
+                )
         beside = [key for key in self.partitions.beside(held) if kept is None or now - start_of(key) < kept]
         materialized = dg.DagsterEventType.ASSET_MATERIALIZATION
         # An empty set would ask for all partitions.
@@ -292,8 +293,7 @@ def _materialized(
     are left to its own step. Events of other assets follow the result: Dagster would show an asset downstream as
     outdated if its event came first. Checks of other assets are dropped, because Dagster would refuse them."""
     checks, others, steps = [], list[Event](), context.run.step_keys_to_execute
-    selected = context.run.asset_selection or set()
-    selected = {key for key in selected if not steps or key.to_python_identifier() in steps}
+    selected = {key for key in context.run.asset_selection or () if not steps or key.to_python_identifier() in steps}
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):
             result = dg.AssetCheckResult(**{name: getattr(event, name) for name in dg.AssetCheckResult._fields})

@@ -150,8 +150,8 @@ def explaining_damage() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if OF_A_DISK.search(line)]
-        if full := [line for line in lines if any(sign in line for sign in FULL)]:
+        of_a_disk = filter(OF_A_DISK.search, str(error).splitlines())
+        if full := [line.strip() for line in of_a_disk if any(sign in line for sign in FULL)]:
             raise LakeFull(
                 "no space is left on the lake's disk, or on a disk of Spark's executors: free some space, and the "
                 f"next run computes the windows. Nothing was committed ({full[-1][:500]})"

@@ -194,9 +194,9 @@ def classic_session(config: Mapping[str, str], others: SparkSession | None = Non
 def cores_of(spark: SparkSession) -> int:
     """Return the number of tasks that Spark computes in parallel: its slots, but with a local master on this machine no
     more than there are processors. A reader that waits takes a slot, so a local master may have more slots."""
-    slots, is_local = slots_of(spark), local_slots(spark.conf.get("spark.master", "") or "") is not None
-    is_elsewhere = "connect" in type(spark).__module__ and not is_loopback(spark.client.host)
-    return min(slots, os.cpu_count() or 2) if is_local and not is_elsewhere else slots
+    is_here = "connect" not in type(spark).__module__ or is_loopback(spark.client.host)
+    local = local_slots(spark.conf.get("spark.master", "") or "") if is_here else None
+    return slots_of(spark) if local is None else min(local, os.cpu_count() or 2)
 
 
 def slots_of(spark: SparkSession) -> int:
