@@ -57,7 +57,7 @@ def measure_diffs(machine: Machine, rounds: int, scale: float) -> list[Measure]:
 
 
 def work_of(world: World, span: timedelta) -> Work:
-    """What the engines are given."""
+    """The input of the engines."""
     windows = world.settings.windows
     return Work(
         files=world.heartbeats.files_between(START - windows.lookback, START + span).paths,
@@ -177,5 +177,5 @@ def _refuse_other_rows(name: str, world: World, work: Work, computed: ReplacedWi
     if differing or silent != kinds.count(StatusKind.STOPPED):
         raise ServiceFailed(
             f"{name} and compute_windows differ in {differing} rows, or in the silent streams ({silent}): their speeds "
-            "cannot be compared; mend benchmarks/engines.py"
+            "cannot be compared; correct benchmarks/engines.py"
         )
