@@ -289,18 +289,19 @@ def _materialized(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, events: Iterable[Event]
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Convert the events of `Compute` into the result of a run that materializes an asset. Dagster itself reports the
-    partitions that such a run materializes, so their metadata is handed to Dagster, and those of another selected asset
-    are left to its own step. Events of other assets follow the result: Dagster would show an asset downstream as
-    outdated if its event came first. Checks of other assets are dropped, because Dagster would refuse them."""
-    checks, others, steps = [], list[Event](), context.run.step_keys_to_execute
-    selected = {key for key in context.run.asset_selection or () if not steps or key.to_python_identifier() in steps}
+    partitions that such a run materializes, so their metadata is handed to Dagster, and those of another asset with a
+    step in the run are left to that step. Events of other assets follow the result: Dagster would show an asset
+    downstream as outdated if its event came first. Checks of other assets are dropped, because Dagster would refuse
+    them."""
+    checks, others = [], list[Event]()
+    steps = context.run.step_keys_to_execute or [node.name for node in context.job_def.nodes]
     for event in events:
         if isinstance(event, dg.AssetCheckEvaluation):
             result = dg.AssetCheckResult(**{name: getattr(event, name) for name in dg.AssetCheckResult._fields})
             checks += [result] if event.asset_key == asset else []
         elif event.asset_key == asset and event.partition in context.partition_keys:
             context.add_asset_metadata(event.metadata, asset_key=asset, partition_key=event.partition)
-        elif event.asset_key not in selected or event.partition not in context.partition_keys:
+        elif event.asset_key.to_python_identifier() not in steps or event.partition not in context.partition_keys:
             others.append(event)
     yield dg.MaterializeResult(check_results=checks)
     for event in others:

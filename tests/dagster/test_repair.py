@@ -303,7 +303,9 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         for house in (ours, theirs):
             house.decide(START + timedelta(minutes=40) - timedelta(seconds=1))
         assert ours.run(WINDOWS[0], LAST).success
-        job = build_definitions(theirs.settings).resolve_implicit_global_asset_job_def()
+        mine = dg.Definitions(jobs=[dg.define_asset_job("mine", BOTH)])
+        built = dg.Definitions.merge(build_definitions(theirs.settings), mine)
+        job = built.resolve_implicit_global_asset_job_def()
 
         def picked(last: str, first: str = HOUR) -> dg.ExecuteInProcessResult:
             return job.execute_in_process(
@@ -319,9 +321,12 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         theirs.decide(START + timedelta(hours=3))
         result = picked("2026-11-21T07-00Z")
         assert result.success
-        events, of_status = ([event for event in told(result) if event.asset_key == key] for key in BOTH)
-        for told_once in (events, of_status):
-            assert [event.partition for event in told_once] == [HOUR, "2026-11-21T06-00Z", "2026-11-21T07-00Z"]
+        hours = {RANGE_START: HOUR, RANGE_END: "2026-11-21T07-00Z"}
+        of_mine = built.resolve_job_def("mine").execute_in_process(instance=instance, tags=hours)
+        for one in (of_mine, result):
+            events, of_status = ([event for event in told(one) if event.asset_key == key] for key in BOTH)
+            for told_once in (events, of_status):
+                assert [event.partition for event in told_once] == [HOUR, "2026-11-21T06-00Z", "2026-11-21T07-00Z"]
         assert events[0].metadata["rows"].value == ours.rows().num_rows
         run = instance.get_run_by_id(result.run_id)
         assert run.tags[PIPELINE] == tags_of(theirs.settings)[PIPELINE], "housekeeping finds it"
