@@ -67,7 +67,7 @@ def own_table_definitions(
             settings,
             dg.AssetKey(table.name),
             Partitions(table.windowing(settings.windows), clock.now()),
-            partial(_index, table),
+            partial(_index, table, "run"),
             further_back(table.lookback, settings.windows.lookback),
         )
         compute, doc = partial(_computed, asset, table), (table.build.__doc__ or "").strip()
@@ -84,7 +84,7 @@ def own_table_definitions(
         )
         assets.append(made)
         jobs.append(windows_job(compute_job(table.name), [asset], compute, f"Computes windows of {table.name}."))
-        lost[table.name] = partial(_lost_events, asset)
+        lost[table.name] = partial(_lost_events, replace(asset, index=partial(_index, table, CHOICE)))
     return assets, jobs, lost
 
 
@@ -126,10 +126,8 @@ def _reports(
 def _lost_events(
     asset: WindowsAsset, manifest: DiffRun, rows: Mapping[str, int], lake: LakeResource, instance: dg.DagsterInstance
 ) -> Iterator[Event]:
-    tables = lake.of(CHOICE).heartbeats(), lake.of(CHOICE).own_table(asset.asset.path[-1]).table
-    index = WindowIndex(*tables, asset.partitions.windowing, asset.settings.windows.lookback)
     done = ReplacedWindows(manifest.heartbeats_version, manifest.watermark, rows, ())
-    return _reports(replace(asset, index=lambda _: index), lake, instance, done, manifest.version or "")
+    return _reports(asset, lake, instance, done, manifest.version or "")
 
 
 def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -> dict[str, str]:
@@ -145,9 +143,10 @@ def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -
     return tags
 
 
-def _index(table: TableDefinition, lake: LakeResource) -> WindowIndex:
-    windowing, made = table.windowing(lake.settings.windows), lake.of("run").own_table(table.name).table
-    return WindowIndex(lake.of("run").heartbeats(), made, windowing, table.lookback)
+def _index(table: TableDefinition, user: str, lake: LakeResource) -> WindowIndex:
+    tables = lake.of(user).heartbeats(), lake.of(user).own_table(table.name).table
+    made = partial(WindowIndex, *tables, table.windowing(lake.settings.windows), table.lookback)
+    return lake.kept.get((user, table.name, "index"), made)
 
 
 def _compute(
