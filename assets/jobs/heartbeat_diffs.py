@@ -143,7 +143,7 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: 
 
 
 def _unreported(runs: Runs, most: int) -> list[dg.DagsterRun]:
-    ended = (record.dagster_run for record in runs.updated(UNSUCCESSFUL, most))
+    ended = (record.dagster_run for record in runs.ended(UNSUCCESSFUL, most))
     return [run for run in ended if run.tags.get(REPORTED) != run.run_id]
 
 

@@ -50,6 +50,11 @@ class Runs:
         moment, oldest change first. Without it, these are the runs that changed last, newest change first."""
         return self._ours(limit, None, "update_timestamp", after is not None, statuses=statuses, updated_after=after)
 
+    def ended(self, statuses: Sequence[dg.DagsterRunStatus], limit: int) -> Sequence[dg.RunRecord]:
+        """Return the runs of any job that ended last, newest end first, at most `limit`. Tagging a run later, which
+        updates it, does not change this order."""
+        return self._ours(limit, None, "end_time", statuses=statuses)
+
     def finished_before(self, moment: datetime, at_most: int) -> Sequence[str]:
         """Return the ids of at most `at_most` runs, of any job, that finished before a moment."""
         wanted = dg.RunsFilter(tags=self._tag, statuses=FINISHED, updated_before=moment)

@@ -137,15 +137,20 @@ def test_a_run_that_ended_during_the_look_stays_as_it_ended(runs: Runs, monkeypa
     assert status_of(runs, ended) is STATUS.SUCCESS
 
 
-def test_many_runs_that_fail_at_once_are_all_looked_at(runs: Runs, tmp_path: Path) -> None:
-    failed, settings = (
-        [noted(runs, STATUS.FAILURE) for _ in range(50)],
-        Settings(lake=LakeSettings(uri=f"file:{tmp_path}")),
-    )
-    lake = LakeResource(settings=settings, kept=Kept(), clock=SystemClock())
-    report_lost(runs, Partitions(settings.windowing, SystemClock().now()), lake, {})
-    tags = [runs.instance.get_run_by_id(run.run_id).tags.get(REPORTED) for run in failed]
-    assert tags == [run.run_id for run in failed]
+def test_many_runs_that_fail_at_once_are_all_looked_at_and_one_that_fails_meanwhile(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(lake=LakeSettings(uri=f"file:{tmp_path}"))
+    failed, meanwhile = ([noted(runs, STATUS.STARTED) for _ in range(number)] for number in (50, 1))
+    fail, tag, late = runs.instance.report_run_failed, runs.instance.add_run_tags, iter(meanwhile)
+    for run in failed:
+        fail(run)
+    monkeypatch.setattr(runs.instance, "add_run_tags", lambda *of: [tag(*of), *map(fail, late)])
+    for known in (failed, [*failed, *meanwhile]):
+        lake = LakeResource(settings=settings, kept=Kept(), clock=SystemClock())
+        report_lost(runs, Partitions(settings.windowing, SystemClock().now()), lake, {})
+        tags = [runs.instance.get_run_by_id(run.run_id).tags.get(REPORTED) for run in known]
+        assert tags == [run.run_id for run in known]
 
 
 def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs: Runs) -> None:
