@@ -63,7 +63,7 @@ CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_
 """Matches the part of a Spark error that says why an executor's Python does not start."""
 
 OF_A_DISK = re.compile(r"OSError|IOException|FileSystemException|[Ee]rrno (28|122)|os error (28|122)")
-"""Matches a line of a Spark error that a full disk may have caused. A custom table's own text may quote one."""
+"""Matches a line of a Spark error about a disk. Other lines may be a custom table's own text, whatever it says."""
 
 DAMAGE = re.compile(
     r"polars\.exceptions\.ComputeError: parquet: .*|FileNotFoundError: .*event_hour=.*|\[FAILED_READ_FILE\b.*"
