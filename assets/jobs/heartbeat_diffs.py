@@ -30,7 +30,7 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.contract.messages import described
-from tidemark.pipeline.errors import UNREADABLE, InvalidSettings
+from tidemark.pipeline.errors import UNREADABLE, TidemarkError
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
@@ -121,7 +121,7 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: 
     """Materialize the complete partitions of failed and canceled runs that ended between their commit and their events.
     A partition is left out if the run reported it, or if it was materialized after the newest run over it began. Runs
     are looked for every LOOK_EVERY, and each is checked once. `tables` has each custom table's name and LostEvents: the
-    table is read only if one of its runs failed, and nothing is reported if it cannot be read."""
+    table is read only if one of its runs failed, and is left out if it cannot be read."""
     now, checked, instance = lake.clock.now(), lake.kept.get((CHOICE, REPORTED), NothingDue), runs.instance
     if checked.holds(None, now):
         return
@@ -134,7 +134,7 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: 
     for name, events in tables.items():
         job, asset = name_of(lake.settings, compute_job(name)), key_of(lake.settings, dg.AssetKey(name))
         own = [run for run in lost if run.job_name == job or asset in (run.asset_selection or ())]
-        with suppress(*UNREADABLE, InvalidSettings, ValueError):  # the last two: its windows have another length
+        with suppress(TidemarkError, ValueError):  # ValueError: its windows have another length
             if own:
                 _report(own, asset, lake.of(CHOICE).own_table(name), events, lake, instance)
     for run in lost:

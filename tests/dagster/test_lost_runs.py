@@ -24,7 +24,7 @@ from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS, REPORTED
+from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS, REPORTED, compute_job
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
 from tidemark.pipeline.spark.session import session_config
@@ -137,18 +137,20 @@ def test_a_run_that_ended_during_the_look_stays_as_it_ended(runs: Runs, monkeypa
     assert status_of(runs, ended) is STATUS.SUCCESS
 
 
-def test_many_runs_that_fail_at_once_are_all_looked_at_and_one_that_fails_meanwhile(
+def test_many_runs_that_fail_at_once_are_all_looked_at_and_one_meanwhile_whatever_is_wrong_with_a_table(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(lake=LakeSettings(uri=f"file:{tmp_path}"))
-    failed, meanwhile = ([noted(runs, STATUS.STARTED) for _ in range(number)] for number in (50, 1))
+    failed, meanwhile = ([noted(runs, STATUS.STARTED, compute_job("a")) for _ in range(number)] for number in (50, 1))
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "a").write_text("not a folder")
     fail, tag, late = runs.instance.report_run_failed, runs.instance.add_run_tags, iter(meanwhile)
     for run in failed:
         fail(run)
     monkeypatch.setattr(runs.instance, "add_run_tags", lambda *of: [tag(*of), *map(fail, late)])
     for known in (failed, [*failed, *meanwhile]):
         lake = LakeResource(settings=settings, kept=Kept(), clock=SystemClock())
-        report_lost(runs, Partitions(settings.windowing, SystemClock().now()), lake, {})
+        report_lost(runs, Partitions(settings.windowing, SystemClock().now()), lake, {"a": lambda *_: iter(())})
         tags = [runs.instance.get_run_by_id(run.run_id).tags.get(REPORTED) for run in known]
         assert tags == [run.run_id for run in known]
 
