@@ -152,7 +152,7 @@ class LakeUnwritable(LakeError):
 
 
 class LakeFull(LakeError):
-    """The lake's disk is full.
+    """The lake's disk is full, or a disk of Spark's executors.
 
     Free some space."""
 
