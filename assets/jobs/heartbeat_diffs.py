@@ -30,7 +30,7 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.contract.messages import described
-from tidemark.pipeline.errors import UNREADABLE, TidemarkError
+from tidemark.pipeline.errors import UNREADABLE, LakeUnreachable, TidemarkError
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
@@ -134,9 +134,13 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: 
     for name, events in tables.items():
         job, asset = name_of(lake.settings, compute_job(name)), key_of(lake.settings, dg.AssetKey(name))
         own = [run for run in lost if run.job_name == job or asset in (run.asset_selection or ())]
-        with suppress(TidemarkError, ValueError):  # ValueError: its windows have another length
+        try:
             if own:
                 _report(own, asset, lake.of(CHOICE).own_table(name), events, lake, instance)
+        except LakeUnreachable:  # the next look may get an answer
+            raise
+        except (TidemarkError, ValueError):  # ValueError: its windows have another length
+            continue
     for run in lost:
         instance.add_run_tags(run.run_id, {REPORTED: run.run_id})
     checked.note(None, now, is_due=False)
