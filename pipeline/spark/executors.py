@@ -62,7 +62,7 @@ Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
 """Matches the part of a Spark error that says why an executor's Python does not start."""
 
-OF_A_DISK = re.compile(r"OSError|IOException|FileSystemException|[Ee]rrno (28|122)|os error (28|122)")
+OF_A_DISK = re.compile(r"OSError|IOException|FileSystemException|SPILL_OUT_OF_MEMORY|([Ee]rrno|os error) (28|122)")
 """Matches a line of a Spark error about a disk. Other lines may be a custom table's own text, whatever it says."""
 
 DAMAGE = re.compile(

@@ -27,6 +27,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
+from tidemark.pipeline.spark.executors import explaining_damage
 from tidemark.pipeline.windows import Window, Windowing
 
 EXAMPLES = Path(__file__).parents[2] / "examples/tables"
@@ -302,6 +303,8 @@ def test_a_damaged_file_a_full_disk_and_a_lost_spark_keep_their_errors_which_do_
         LakeFull, match=r"free some space, .* Nothing was committed \(OSError: .*No space left on device"
     ):
         house.compute(windowed()(full), key)
+    with pytest.raises(LakeFull), explaining_damage():
+        raise RuntimeError("[SPILL_OUT_OF_MEMORY] Error while calling spill() on a sorter : No space left on device")
     whole, metadata = file.read_bytes(), pq.read_metadata(file).row_group(0)
     columns = {
         metadata.column(number).path_in_schema: metadata.column(number) for number in range(metadata.num_columns)
