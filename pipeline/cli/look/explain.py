@@ -111,8 +111,8 @@ def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
-    """Print, per stream, how many messages lag more than `max_lag`: since it is set, they do not hold the watermark.
-    Also print the hours for which this number is unknown."""
+    """Print, per stream, how many messages lag more than `max_lag`. Once it is set, such messages do not hold the
+    watermark. Also print the hours for which this number is unknown."""
     if over.damaged:
         terminal.print(f"\n{safe(unknown_sentence('passed over', over.damaged))}")
     if not over.total:

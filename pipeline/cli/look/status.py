@@ -131,7 +131,7 @@ def _late(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif not unknown:
         yield "green", "nothing"
     if facts.get("passed_over"):
-        lag = f"lag more than max_lag ({text_of(facts['max_lag'])}), for which the watermark does not wait"
+        lag = f"lag more than max_lag ({text_of(facts['max_lag'])}): the watermark does not wait for them"
         yield "yellow", f"{facts['passed_over']:,} published in the last hour {lag}"
     yield from unknown
 
