@@ -12,6 +12,7 @@ from dagster._core.test_utils import create_run_for_test, freeze_time
 from tests.clock import until
 from tests.dagster.house import ModelWorld, Ticking
 from tests.official_emulator import free_port
+from tests.pubsub.builders import raising
 from tidemark.assets.ingest import run_at_work
 from tidemark.assets.jobs import job
 from tidemark.assets.jobs.heartbeat_diffs import report_lost
@@ -22,8 +23,9 @@ from tidemark.assets.scheduler.runs import FEWEST, LONGEST_RUN, SILENT_FOR, STAR
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
 from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import SparkUnreachable
+from tidemark.pipeline.errors import LakeUnreachable, SparkUnreachable
 from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS, REPORTED, compute_job
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
@@ -148,9 +150,17 @@ def test_many_runs_that_fail_at_once_are_all_looked_at_and_one_meanwhile_whateve
     for run in failed:
         fail(run)
     monkeypatch.setattr(runs.instance, "add_run_tags", lambda *of: [tag(*of), *map(fail, late)])
-    for known in (failed, [*failed, *meanwhile]):
+
+    def look() -> None:
         lake = LakeResource(settings=settings, kept=Kept(), clock=SystemClock())
         report_lost(runs, Partitions(settings.windowing, SystemClock().now()), lake, {"a": lambda *_: iter(())})
+
+    with monkeypatch.context() as away:
+        away.setattr(OpenLake, "own_table", raising(LakeUnreachable("away")))
+        with pytest.raises(LakeUnreachable):
+            look()
+    for known in (failed, [*failed, *meanwhile]):
+        look()
         tags = [runs.instance.get_run_by_id(run.run_id).tags.get(REPORTED) for run in known]
         assert tags == [run.run_id for run in known]
 
