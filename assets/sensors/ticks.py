@@ -38,7 +38,8 @@ LANDS_WITHIN = timedelta(seconds=1)
 daemon may start the landing tick so late that it is still running when the tracking tick is due."""
 
 RECORDED_WITHIN = timedelta(minutes=2)
-"""Time after the start of a process, besides a tick, in which tracking should have recorded a changed contract."""
+"""Time after a process has loaded the sensors, plus one tick, within which tracking should have recorded a changed
+contract."""
 
 RunAndEvents = tuple[Request, Sequence[dg.AssetMaterialization]]
 AfterDecision = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], RunAndEvents]
