@@ -176,12 +176,13 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
     number = F.explode(F.sequence(first, last)) if lookback_us else first
     keys = F.array(*(F.lit(window.key) for window in windows))
     start_us = F.lit(to_us(start)) + F.col("_number").cast("bigint") * F.lit(length_us)
-    return heartbeats.select("*", number.alias("_number")).select(
+    paired = heartbeats.select("*", number.alias("_number")).select(
         F.get(keys, F.col("_number")).alias(PARTITION),
         F.timestamp_micros(start_us).alias(START),
         F.timestamp_micros(start_us + F.lit(length_us)).alias(END),
-        *heartbeats.columns,
+        "*",
     )
+    return paired.drop("_number")
 
 
 def _whole(microseconds: Column, length_us: int) -> Column:
