@@ -127,10 +127,10 @@ def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
 
 
 def grid(columns: int, rows: Iterable[Iterable[str]], *, gap: int = 2) -> Table:
-    """Build a table without a header. The rows are in Rich's markup. The last column wraps."""
+    """Build a table without a header. The rows are in Rich's markup. The columns wrap, the widest first."""
     table = Table.grid(padding=(0, gap))
-    for column in range(columns):
-        table.add_column(no_wrap=column < columns - 1)
+    for _ in range(columns):
+        table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -273,13 +273,15 @@ class LakeLandings:
 
 
 def _is_first(rows: pa.Table) -> pa.Array:
-    """Return a mask that is false for each landed row whose heartbeat has a copy that was published earlier."""
+    """Return a mask that is true for one landed row of each heartbeat: that of its oldest copy. Of copies that were
+    published at the same time, it is the one that landed first."""
     import polars as pl  # here, because `status` imports this module and does not need Polars
 
     named = identities(rows)
-    published = pl.DataFrame(named.append_column("publish_time", rows["publish_time"]))
-    is_oldest = pl.col("publish_time") == pl.col("publish_time").min().over(named.column_names)
-    return published.select(is_oldest).to_series().to_arrow()
+    order = ("publish_time", "landed_at", "message_id")
+    copies = pl.DataFrame(pa.table([*named.columns, *rows.select(order).columns], [*named.column_names, *order]))
+    first = pl.col("index").sort_by(*order).first().over(named.column_names)
+    return copies.with_row_index().select(pl.col("index") == first).to_series().to_arrow()
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:

@@ -22,7 +22,7 @@ from tests.quick import with_policy
 from tidemark.local.services.ownership import Ownership
 from tidemark.local.services.processes import Noted, noted_file
 from tidemark.pipeline.cli.app import run_command
-from tidemark.pipeline.cli.output import columns, print_rows
+from tidemark.pipeline.cli.output import columns, grid, print_rows
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
@@ -229,6 +229,8 @@ def test_a_table_too_wide_leaves_out_columns_and_cuts_no_time_or_count(
     named = columns("stream", right=["messages", "at the pin"], rows=[["x" * 90, 1234567, 12]], gap=2, folds=True)
     Console(width=80).print(named)
     assert capsys.readouterr().out.splitlines()[1].split()[1:] == ["1,234,567", "12"]
+    Console(width=80).print(grid(3, [("note", "was " * 30, "→ is")]))
+    assert Counter(capsys.readouterr().out.split()) == {"note": 1, "was": 30, "→": 1, "is": 1}
     monkeypatch.setattr("tidemark.pipeline.cli.output.FILE_WIDTH", 40)
     print_rows([{"stream_id": "x" * 30, "gap": 1, "window": "2026-12-01T00-10Z"}], "", whole="window")
     assert capsys.readouterr().out.splitlines()[1].split()[1:] == ["2026-12-01T00-10Z"]

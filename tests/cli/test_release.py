@@ -144,7 +144,7 @@ def test_without_a_watermark_windows_close_from_what_landed_before_tracking(oper
     assert facts["last_window"] == windowing.containing(at(0)).key
 
 
-def test_people_are_shown_the_same_and_asked(stuck: Operator) -> None:
+def test_people_are_shown_the_same_and_asked(stuck: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = stuck.facts("--before", time_of(200))
     refused = stuck.run("--before", time_of(200), answer="n\n")
     assert refused.exit_code == 1
@@ -154,7 +154,11 @@ def test_people_are_shown_the_same_and_asked(stuck: Operator) -> None:
     assert all(said in told(refused) for said in (closing, "release again to go further", "nothing was released"))
     assert stuck.world.lake().tracking_log().catch_up().released_before is None
 
-    assert stuck.run("--before", time_of(200), answer="y\n").exit_code == 0
+    monkeypatch.setattr("tidemark.pipeline.cli.output.FILE_WIDTH", 40)
+    narrow = stuck.run("--before", time_of(200), answer="y\n")
+    assert narrow.exit_code == 0
+    counts = [str(facts[name]) for name in ("tracked", "landed", "outstanding_at_most")]
+    assert counts in [line.split()[1:4] for line in narrow.output.splitlines()]
     assert stuck.world.lake().tracking_log().catch_up().released_before == at(200)
 
 

@@ -265,7 +265,8 @@ def test_decisions_made_before_an_entry_was_called_lost_are_not_reported_as_diff
 
 def test_messages_that_are_left_out_and_later_copies_are_not_in_the_trace(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    copies = [Beat("a", 3, "3", publisher_id="p", publish_time=4), Beat("a", 3, "4", publisher_id="p", publish_time=64)]
+    published = (("3", 4), ("4", 64), ("5", 4))  # the last one with the first
+    copies = [Beat("a", 3, number, publisher_id="p", publish_time=second) for number, second in published]
     append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("a", 2, "2"), *copies]))
     (batch,) = LakeLandings(lake.heartbeats(), left_out=pa.array(["1"])).batches()
     assert sorted(from_us(us) for us in batch.publish_us.tolist())[1:] == [at(4)]

@@ -168,7 +168,8 @@ def _show(preview: Preview) -> None:
         f"Messages published at or after {iso(found.since)} and before {iso(found.before)}, in whole seconds: one line "
         "per time range that may have outstanding messages. A message delivered to tracking twice counts twice."
     )
-    table = columns("published", right=("tracked", "landed", "outstanding, at most", "earliest event time"), gap=2)
+    names = ("tracked", "landed", "outstanding, at most", "earliest event time")
+    table = columns("published", right=names, gap=2, folds=True)
     for line in found.in_lines(LINES):
         published = f"{iso(line.published_from)} + {format_duration(line.published_before - line.published_from)}"
         figures = (line.tracked, line.landed, line.outstanding_at_most, line.oldest_event_time)
