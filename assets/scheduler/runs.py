@@ -44,10 +44,10 @@ class Runs:
         return self._ours(limit, name_of(self.settings, job_name), statuses=statuses)
 
     def updated(
-        self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
+        self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None
     ) -> Sequence[dg.RunRecord]:
         """Return at most `limit` runs of any job. With `after`, these are the first runs that changed after that
-        moment, oldest change first. Without it, these are the runs that changed last, newest change first."""
+        moment, oldest change first. If it is None, these are the runs that changed last, newest change first."""
         return self._ours(limit, None, "update_timestamp", after is not None, statuses=statuses, updated_after=after)
 
     def ended(self, statuses: Sequence[dg.DagsterRunStatus], limit: int) -> Sequence[dg.RunRecord]:
@@ -141,7 +141,7 @@ cluster and pull an image."""
 
 LOOKED_AT = 20
 """Maximum number of unfinished runs that are checked per job, newest first. Sensors request one run at a time, so there
-are few."""
+are few. It is also the number of ended runs that `report_lost` reads first."""
 
 AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
