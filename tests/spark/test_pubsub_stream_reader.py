@@ -14,6 +14,8 @@ from pyspark.sql.types import StructType
 
 from tests.ingest.fakes import World
 from tests.pubsub.builders import raising
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.places import Place
@@ -33,6 +35,9 @@ from tidemark.pipeline.ingest.source.pubsub_source import (
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.frames import spark_schema
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import DecisionRecord
 
 GIVEN = {"project": "project", "subscription": "base", "lake": "file:///nowhere"}
 
@@ -120,6 +125,30 @@ def test_a_batch_that_is_planned_again_is_served_with_the_readers_that_it_had(wo
     assert ids(after_restart, start, end) == ["1", "2", "3", "4", "5"]
     assert ids(after_restart, end, next_offset(after_restart, end)) == ["6"]
     assert after_restart.partitions(end, end) == []
+
+
+def test_batches_after_a_checkpoint_that_was_put_back_have_their_readers_and_their_watermark(world: World) -> None:
+    def decide(watermark: float) -> None:
+        decision = Decision(world.clock.now(), at(watermark), Reason.ADVANCED)
+        reader.lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))
+
+    reader = reader_of(world, readers="3", maxMessages="1")
+    decide(800)
+    start = reader.initialOffset()
+    kept = next_offset(reader, start)
+    assert ids(reader, start, kept) == []
+    for number in range(3):
+        world.topic.publish(900 + number)
+    end = next_offset(reader, kept)
+    assert ids(reader, kept, end) == ["1", "2", "3"]
+    reader.commit(end)
+    decide(950)
+    for readers in ("1", "4"):
+        put_back = reader_of(world, readers=readers)
+        assert next_offset(put_back, kept) == end
+        assert ids(put_back, kept, end) == ["1", "2", "3"]
+    new = next_offset(put_back, end)
+    assert (new["readers"], from_us(new["watermark_us"])) == (4, at(950))
 
 
 def test_a_batch_read_lands_once_under_its_name_and_no_more_than_its_limit(world: World) -> None:

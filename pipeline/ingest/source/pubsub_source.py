@@ -225,9 +225,12 @@ class NamedReader:
         return ReadAllAvailable()
 
     def _planned(self, run: str, batch: int) -> Offset:
-        watermark = self.lake.tracking_log().newest().watermark  # None if no topic is tracked in this lake
+        landed = LandedBatches(self.lake.objects(), run).planned(batch)  # if the checkpoint was put back
+        if landed is None:
+            landed = self._options.readers, self.lake.tracking_log().newest().watermark  # None if no topic is tracked
+        readers, watermark = landed
         watermark_us = None if watermark is None else to_us(watermark)
-        return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)
+        return Offset(run, batch, readers, self._options.lake.uri, watermark_us)
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Yield the rows that have landed under the partition's name. If there are none yet, pull and land messages
