@@ -238,16 +238,18 @@ class NamedReader:
         offset, objects = partition.offset, self.lake.objects()
         landed = LandedBatches(objects, offset.run)
         watermark = None if offset.watermark_us is None else from_us(offset.watermark_us)
-        with self.subscription() as subscription:
-            landing = land_named(
-                landed.name(offset.batch, partition.reader),
-                Batches(subscription, partition.budget(self._options), self._clock),
-                objects=objects,
-                quarantine=NewFiles(self.lake.quarantine(), self._clock),
-                watermark=watermark,
-                reader=self.judge(),
-                is_over=lambda: landed.is_over(offset.batch),
-            )
+        name = landed.name(offset.batch, partition.reader)
+        if (landing := Notes(objects, MANIFEST).find(name)) is None:  # otherwise Pub/Sub is not needed
+            with self.subscription() as subscription:
+                landing = land_named(
+                    name,
+                    Batches(subscription, partition.budget(self._options), self._clock),
+                    objects=objects,
+                    quarantine=NewFiles(self.lake.quarantine(), self._clock),
+                    watermark=watermark,
+                    reader=self.judge(),
+                    is_over=lambda: landed.is_over(offset.batch),
+                )
         columns = arrow_schema(self._schema)
         for piece in landing.pieces:
             rows = Notes(objects, PIECE).read(piece)
