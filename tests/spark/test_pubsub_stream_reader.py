@@ -215,6 +215,9 @@ def test_a_column_that_the_source_does_not_have_is_refused_when_the_read_is_plan
     for plan in (source.reader, source.streamReader):
         with pytest.raises(InvalidSettings, match="has no column message; it has stream_id"):
             plan(spark_schema([pa.field("message", pa.string())]))
+        for names in ([], ["late", "late"]):
+            with pytest.raises(InvalidSettings, match="at least one column, and each column once"):
+                plan(spark_schema([pa.field(name, pa.bool_()) for name in names]))
         for name, kind in refused.items():
             with pytest.raises(InvalidSettings, match=rf"has {name} as \w+, not as \w+: request \w+ or string"):
                 plan(spark_schema([pa.field(name, kind)]))

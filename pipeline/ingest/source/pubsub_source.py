@@ -146,6 +146,8 @@ class PubSubDataSource(DataSource):
     def _checked(self, schema: T.StructType) -> SourceOptions:
         """Return the options. Raises InvalidSettings if `schema` has a column or type that the source does not have."""
         options = read_options(self.options)
+        if not schema.names or len(set(schema.names)) < len(schema.names):  # Spark would read no row, or fail forever
+            raise InvalidSettings("the source pubsub needs a schema with at least one column, and each column once")
         ours = {column.name: column.dataType.simpleString() for column in source_schema(options)}
         types = {**ours, **dict.fromkeys(DATABRICKS, "string"), MILLIS: "bigint"} | ours  # a field may have such a name
         for name, asked in ((column.name, column.dataType.simpleString()) for column in schema):
