@@ -21,18 +21,18 @@ FENCES_KEPT = 2
 and an old one deleted."""
 
 NUMBERED = re.compile(r"\d{9}")
+Microseconds = Annotated[datetime, BeforeValidator(from_us), PlainSerializer(to_us)]
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLanding:
     """The manifest of a landing. `pieces` are the names of the objects with its heartbeats. `oldest_publish_time` is
-    the earliest publish time of its messages, including rejected ones, or None if the reader pulled no message."""
+    the earliest publish time of its messages, including rejected ones, or None if the reader pulled no message.
+    `watermark` is that of its batch."""
 
     pieces: tuple[str, ...]
-    oldest_publish_time: Annotated[
-        Annotated[datetime, BeforeValidator(from_us), PlainSerializer(to_us)] | None,
-        Field(alias="oldest_publish_time_us"),
-    ]
+    oldest_publish_time: Annotated[Microseconds | None, Field(alias="oldest_publish_time_us")]
+    watermark: Annotated[Microseconds | None, Field(alias="watermark_us")] = None
 
 
 MANIFEST = JsonKind(FOLDER, "restore a backup: the landing's messages are already acknowledged", holds=NamedLanding)
@@ -68,6 +68,12 @@ class LandedBatches:
     def name(self, batch: int, reader: int) -> str:
         """Return the name of the landing for one reader's part of a batch. `batch` and `reader` are numbers."""
         return f"{self._run}/{batch:09d}-{reader:04d}"
+
+    def planned(self, batch: int) -> tuple[int, datetime | None] | None:
+        """Return how many readers this batch has, and its watermark, by its landings; None if there are none."""
+        manifests = Notes(self._objects, MANIFEST)
+        landed = manifests.listed(f"{self._run}/{batch:09d}-")
+        return (int(landed[-1][-4:]) + 1, manifests.read(landed[-1]).watermark) if landed else None
 
     def is_over(self, batch: int) -> bool:
         """Return True if this batch or a later one has ended."""

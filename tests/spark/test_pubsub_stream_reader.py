@@ -14,10 +14,12 @@ from pyspark.sql.types import StructType
 
 from tests.ingest.fakes import World
 from tests.pubsub.builders import raising
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.errors import InvalidSettings, LandingOver, PubSubError
+from tidemark.pipeline.errors import InvalidSettings, LandingOver, PubSubError, SubscriptionMissing
 from tidemark.pipeline.ingest.source.pubsub_options import SourceOptions, read_options
 from tidemark.pipeline.ingest.source.pubsub_source import (
     DATABRICKS,
@@ -33,6 +35,9 @@ from tidemark.pipeline.ingest.source.pubsub_source import (
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.frames import spark_schema
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import DecisionRecord
 
 GIVEN = {"project": "project", "subscription": "base", "lake": "file:///nowhere"}
 
@@ -122,6 +127,30 @@ def test_a_batch_that_is_planned_again_is_served_with_the_readers_that_it_had(wo
     assert after_restart.partitions(end, end) == []
 
 
+def test_batches_after_a_checkpoint_that_was_put_back_have_their_readers_and_their_watermark(world: World) -> None:
+    def decide(watermark: float) -> None:
+        decision = Decision(world.clock.now(), at(watermark), Reason.ADVANCED)
+        reader.lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))
+
+    reader = reader_of(world, readers="3", maxMessages="1")
+    decide(800)
+    start = reader.initialOffset()
+    kept = next_offset(reader, start)
+    assert ids(reader, start, kept) == []
+    for number in range(3):
+        world.topic.publish(900 + number)
+    end = next_offset(reader, kept)
+    assert ids(reader, kept, end) == ["1", "2", "3"]
+    reader.commit(end)
+    decide(950)
+    for readers in ("1", "4"):
+        put_back = reader_of(world, readers=readers)
+        assert next_offset(put_back, kept) == end
+        assert ids(put_back, kept, end) == ["1", "2", "3"]
+    new = next_offset(put_back, end)
+    assert (new["readers"], from_us(new["watermark_us"])) == (4, at(950))
+
+
 def test_a_batch_read_lands_once_under_its_name_and_no_more_than_its_limit(world: World) -> None:
     def read(**more: str) -> list[str]:
         reader = made(BatchOnAWorld, world, **more)
@@ -133,7 +162,9 @@ def test_a_batch_read_lands_once_under_its_name_and_no_more_than_its_limit(world
         read()
     first = read(landing="first", maxRowsPerTrigger="4")
     assert len(first) == 4
-    assert read(landing="first", readers="1") == first, "served as it was planned, and nothing is pulled"
+    again = made(BatchOnAWorld, world, landing="first", readers="1")
+    again.subscription = raising(SubscriptionMissing("gone"))  # type: ignore[method-assign]
+    assert ids_in(again, again.partitions()) == first, "served as it was planned, without Pub/Sub"
     assert sorted([*first, *read(landing="rest")], key=int) == [str(number) for number in range(1, 11)]
 
 
@@ -184,6 +215,9 @@ def test_a_column_that_the_source_does_not_have_is_refused_when_the_read_is_plan
     for plan in (source.reader, source.streamReader):
         with pytest.raises(InvalidSettings, match="has no column message; it has stream_id"):
             plan(spark_schema([pa.field("message", pa.string())]))
+        for names in ([], ["late", "late"]):
+            with pytest.raises(InvalidSettings, match="at least one column, and each column once"):
+                plan(spark_schema([pa.field(name, pa.bool_()) for name in names]))
         for name, kind in refused.items():
             with pytest.raises(InvalidSettings, match=rf"has {name} as \w+, not as \w+: request \w+ or string"):
                 plan(spark_schema([pa.field(name, kind)]))

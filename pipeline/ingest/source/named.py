@@ -72,7 +72,7 @@ def land_named(
     ack_ids = taken.ack_ids
     try:
         quarantine.add(taken.rejected, {})
-        landing = NamedLanding(tuple(pieces.written), taken.ingested.oldest_publish_time)
+        landing = NamedLanding(tuple(pieces.written), taken.ingested.oldest_publish_time, watermark)
         try:
             manifests.create(name, landing)
         except ObjectExists:  # another reader was first: our messages are redelivered, and no manifest lists our pieces

@@ -146,6 +146,8 @@ class PubSubDataSource(DataSource):
     def _checked(self, schema: T.StructType) -> SourceOptions:
         """Return the options. Raises InvalidSettings if `schema` has a column or type that the source does not have."""
         options = read_options(self.options)
+        if not schema.names or len(set(schema.names)) < len(schema.names):  # Spark would read no row, or fail forever
+            raise InvalidSettings("the source pubsub needs a schema with at least one column, and each column once")
         ours = {column.name: column.dataType.simpleString() for column in source_schema(options)}
         types = {**ours, **dict.fromkeys(DATABRICKS, "string"), MILLIS: "bigint"} | ours  # a field may have such a name
         for name, asked in ((column.name, column.dataType.simpleString()) for column in schema):
@@ -225,9 +227,12 @@ class NamedReader:
         return ReadAllAvailable()
 
     def _planned(self, run: str, batch: int) -> Offset:
-        watermark = self.lake.tracking_log().newest().watermark  # None if no topic is tracked in this lake
+        landed = LandedBatches(self.lake.objects(), run).planned(batch)  # if the checkpoint was put back
+        if landed is None:
+            landed = self._options.readers, self.lake.tracking_log().newest().watermark  # None if no topic is tracked
+        readers, watermark = landed
         watermark_us = None if watermark is None else to_us(watermark)
-        return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)
+        return Offset(run, batch, readers, self._options.lake.uri, watermark_us)
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Yield the rows that have landed under the partition's name. If there are none yet, pull and land messages
@@ -235,16 +240,18 @@ class NamedReader:
         offset, objects = partition.offset, self.lake.objects()
         landed = LandedBatches(objects, offset.run)
         watermark = None if offset.watermark_us is None else from_us(offset.watermark_us)
-        with self.subscription() as subscription:
-            landing = land_named(
-                landed.name(offset.batch, partition.reader),
-                Batches(subscription, partition.budget(self._options), self._clock),
-                objects=objects,
-                quarantine=NewFiles(self.lake.quarantine(), self._clock),
-                watermark=watermark,
-                reader=self.judge(),
-                is_over=lambda: landed.is_over(offset.batch),
-            )
+        name = landed.name(offset.batch, partition.reader)
+        if (landing := Notes(objects, MANIFEST).find(name)) is None:  # otherwise Pub/Sub is not needed
+            with self.subscription() as subscription:
+                landing = land_named(
+                    name,
+                    Batches(subscription, partition.budget(self._options), self._clock),
+                    objects=objects,
+                    quarantine=NewFiles(self.lake.quarantine(), self._clock),
+                    watermark=watermark,
+                    reader=self.judge(),
+                    is_over=lambda: landed.is_over(offset.batch),
+                )
         columns = arrow_schema(self._schema)
         for piece in landing.pieces:
             rows = Notes(objects, PIECE).read(piece)
