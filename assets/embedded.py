@@ -71,9 +71,10 @@ class Pipeline:
 
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
-        """An automation condition for your assets over `windows`. It requests a partition when all of its windows with
-        heartbeats are computed (with `pubsub.attach`, complete), and again when one is recomputed. Of your asset's
-        dependencies, only this pipeline's `diffs`, `complete_windows`, `stream_status` and custom tables count."""
+        """An automation condition for your assets over `windows`. It requests a partition once all of its windows with
+        heartbeats are computed, and again whenever one of these windows is recomputed. With `pubsub.attach`, the
+        windows must be complete instead of computed. Of your asset's dependencies, only this pipeline's `diffs`,
+        `complete_windows`, `stream_status` and custom tables count."""
         return on_computed(self.settings, (table.name for table in self.tables))
 
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:

@@ -120,7 +120,7 @@ def next_request(
     runs: Runs, lake: LakeResource, watermark: datetime | None, now: datetime, most: int = WINDOWS_PER_RUN
 ) -> Request:
     """Return a request for due windows, newest first. Live windows have priority. Older windows are requested between
-    runs over live ones; if some of them are due and others are stale, the two kinds take turns.
+    the runs for live windows. If some older windows are due and others are stale, due and stale windows take turns.
 
     Windows that are on hold after failures are left out. A window that ends in the future by this machine's clock is
     left for later, even if the sources' clocks are ahead.

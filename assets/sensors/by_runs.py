@@ -36,8 +36,8 @@ jobs have in metrics."""
 
 
 def tell_runs(lake: LakeResource, runs: Runs) -> None:
-    """Report to the pipeline's recorder which runs have ended since the last report, and how many messages runs have
-    landed and tracked."""
+    """Report to the pipeline's recorder which runs have ended since the last report, and how many messages have
+    been landed and tracked by runs."""
     recorder = recorder_of(lake)
     if recorder.is_on:
         recorder.by_runs(lambda: landed_by_runs(runs, lake.kept.get("landed by runs", dict[dg.AssetKey, int])))

@@ -290,8 +290,8 @@ class Staleness:
         return self._judged(checkpoint, versions, newest)
 
     def _judged(self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], newest: int) -> MissedHeartbeats:
-        """Make `checkpoint` the current checkpoint, and return its missed heartbeats. `newest` is the newest version of
-        `heartbeats`."""
+        """Bring `checkpoint` up to date, keep it as `self.checkpoint`, and return its missed heartbeats. `newest` is
+        the newest version of `heartbeats`."""
         known, there = self._version_of_run, {*self._runs[1].values()}
         self._version_of_run = {run: known[run] for run in known.keys() & there}  # the others were replaced
         unread, missed = missed_by(checkpoint.unread, versions, self._affected)

@@ -112,7 +112,8 @@ class StreamTable:
 
     def blame(self, side: Side, count: int) -> Blame:
         """Summarize the slow messages, or the fast ones, and describe the `count` worst streams. These are the streams
-        with the most messages beyond the band; among equals, the streams with the greatest maximum."""
+        with the most messages beyond the band. Of streams with equally many, those with the slowest or fastest message
+        come first."""
         whole, streams, names = self._rows(), self._streams(), list(self._codes)
         beyond, most = f"{side}_beyond_band", f"{side}_max"
         order = [(beyond, "descending"), (most, "descending"), ("stream", "ascending")]
@@ -288,9 +289,12 @@ class _Order:
         self.together, self.typical = _typical(lag, self.lags)
 
     def measure(self, batch: Batch) -> tuple[Ints, Ints, Ints]:
-        """Measure each message of a batch without rejected messages. Return three arrays, in units of STEP_US: the
-        disorders; how slow the messages are (negative: how fast), as defined in this module's docstring; and their
-        distances behind the typical message (negative: ahead)."""
+        """Measure each message of a batch that has no rejected messages. Return three arrays, in units of STEP_US:
+
+        - the disorder of each message
+        - its slowness, as this module's docstring defines it (negative: the message is fast)
+        - its distance behind the typical message (negative: ahead)
+        """
         step = batch.publish_us // STEP_US
         overtaken = np.searchsorted(self.reached, batch.event_us, side="right")
         overtaking = np.searchsorted(self.yet_to_come, batch.event_us, side="left") - 1

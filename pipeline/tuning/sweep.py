@@ -119,7 +119,7 @@ class Workload:
     """The traffic on which bands are tried: the recorded ticks, the messages, and the state before the first tick. If
     `state` is None, the ticks begin with an empty state.
 
-    Lags are measured only at ticks from `from_us` to `until_us`. No counted message was published outside this time.
+    Lags are measured only at ticks from `from_us` to `until_us`. Only messages published in this period are counted.
     """
 
     ticks: Sequence[Tick]

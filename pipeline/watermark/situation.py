@@ -49,8 +49,8 @@ class Situation:
 
     @property
     def oldest_base(self) -> datetime:
-        """B: base has acknowledged every message published before this moment, apart from released messages. It is
-        `release`; without a release, it is base's reading after slack."""
+        """B: base has acknowledged every message published before this moment, apart from released messages. B is the
+        moment `release`, if there is one; otherwise it is base's reading minus the slack."""
         return self.release or self.base_after_slack
 
     @property
@@ -129,5 +129,5 @@ def has_no_backlog(reading: EffectiveReading, near: timedelta) -> bool:
 def known(reading: EffectiveReading | None) -> EffectiveReading:
     """Return the reading, which exists if rule 1 has passed. Raises ValueError for None."""
     if reading is None:
-        raise ValueError("the rules after the first need a reading of both subscriptions")
+        raise ValueError("all rules except the first need a reading of each subscription")
     return reading

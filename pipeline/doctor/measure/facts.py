@@ -258,7 +258,7 @@ class Facts:
 
 
 def judged(found: str, holds: bool, then: str = "") -> Seen:
-    """Return the description `found` of a measured fact, with its verdict. `then` says what to do if `holds` is
+    """Return a measured fact with its verdict. `found` describes the fact, and `then` says what to do if `holds` is
     false."""
     return Seen(found, Verdict.AS_EXPECTED) if holds else Seen(found, Verdict.DIFFERS, then)
 

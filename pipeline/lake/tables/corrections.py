@@ -127,8 +127,8 @@ class Corrections:
 
     def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
         """Append rows with the columns of CONTENT, and record in the same commit that the changes of a windowed table
-        are complete up to the position `through`. Holds at most FILE_BYTES of rows in memory, plus one of `tables`.
-        Returns the number of rows; without rows, nothing is committed.
+        are complete up to the position `through`. Holds at most FILE_BYTES of rows in memory, plus one element of
+        `tables`. Returns the number of rows; without rows, nothing is committed.
 
         `before` is the result of `noted` when the rows were determined. If several processes append changes from the
         same version, only one of them succeeds; the others raise TableConflict. Raises LakeError.

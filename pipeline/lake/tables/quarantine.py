@@ -244,8 +244,8 @@ class Quarantine(LakeTable):
     schema = QUARANTINE
 
     def rows_of(self, selection: Rejected = EVERY) -> int:
-        """Return an upper bound on the number of rows that match the filter `selection`. It counts the rows of whole
-        days, whatever their reason. Reads only file statistics."""
+        """Return an upper bound on the number of rows that match the filter `selection`. It counts all
+        rows of each matching day, whatever the reason for their rejection. Reads only file statistics."""
         return sum(file.rows for file in self.files() if file.partition >= first_day(selection.since))
 
     def rejected(
