@@ -20,6 +20,7 @@ from tidemark.pipeline.compute.micro_batch import WindowBatch, WrittenFiles
 from tidemark.pipeline.compute.slices import COPIES, PLACE, Search, cut
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
+from tidemark.pipeline.lake.failures import RAISED
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
 from tidemark.pipeline.lake.tables.table import table_errors
@@ -48,7 +49,6 @@ START, END = "window_start", "window_end"
 UNREADABLE = re.compile(r'[tT]ype":"(void|variant)"')
 """Matches, anywhere in a column's type as JSON, the Spark types that Delta stores but most readers cannot read."""
 
-RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
 """Maximum length of a quoted error, in characters."""
 

@@ -33,6 +33,9 @@ STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
 SECRET = re.compile(r"\b(token|secret|password|key)=[^;&,\s)\"']+", re.IGNORECASE)
 """Matches secrets in the address of a Spark server. They are removed from a recorded reason."""
 
+RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
+"""Matches the line of a traceback that says what was raised."""
+
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 
 
@@ -166,9 +169,12 @@ class FailedTicks:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the error's class name and the first line of its message, without secrets and control characters."""
+    """Return the error's class name and the first line of its message, without secrets and control characters. If a
+    Python worker of Spark failed, the line with the worker's error takes the place of the first line."""
     text = str(error).encode(errors="replace").decode()  # file names may have lone surrogates, which JSON cannot hold
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if type(error).__name__ == "PythonException":
+        lines = [*filter(RAISED.match, lines), *lines]
     said = printable(": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])]))
     return said if len(said) <= REASON_LENGTH else f"{said[: REASON_LENGTH - 1]}…"
 

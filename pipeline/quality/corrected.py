@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, TableConflict
+from tidemark.pipeline.errors import UNREADABLE, CorruptObject, TableConflict
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
 from tidemark.pipeline.lake.tables.delta_log import Commit, next_commits
@@ -131,9 +131,7 @@ def _compared(followed: FollowedTable, commit: Commit, window: str, old: list[st
     detail = None
     try:
         changes = row_changes(_read(followed, old), _read(followed, new), followed.key)
-    except REFUSALS:
-        raise
-    except (LakeError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+    except (*UNREADABLE, pa.ArrowException, pl.exceptions.PolarsError) as error:
         detail = f"the rows cannot be compared: {error}"
         logger.warning("corrections of %s, window %s: %s", followed.name, window, detail)
         changes = UNKNOWN

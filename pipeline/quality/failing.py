@@ -209,7 +209,7 @@ class TicksNow:
     """The state of a pipeline's ticks.
 
     `failing`: the failures of sensors that fail or wait, sorted by sensor name.
-    `standing`: a sentence if a decision is overdue.
+    `standing`: a sentence if a decision is overdue, or if the newest one is in the future.
     `settings`: a sentence if the settings file has changed since the running pipeline read it.
     `is_alive`: true if the pipeline's process runs on this machine.
     """
@@ -279,6 +279,12 @@ def ticks_now(
         standing = (
             f"no decision for {rough(now - decided_at)}, since {iso(decided_at)}, although one is due every "
             f"{format_duration(tick)}: {why}"
+        )
+    elif decided_at is not None and is_overdue(now, tick, decided_at):
+        standing = (
+            f"the newest decision is dated {iso(decided_at)}, {rough(decided_at - now)} from now: the clock was set "
+            "back, or is behind that of the machine that decides. Correct it if it is wrong. Until it shows that time "
+            "again, the watermark holds, and Dagster's daemon starts no ticks"
         )
     if running is None:
         return TicksNow(failing, standing)

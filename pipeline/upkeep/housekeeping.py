@@ -112,7 +112,9 @@ class Housekeeper:
         # end, and keeps its heartbeats until it has been closed for `keep.heartbeats`.
         by_day, lookback = self._has_tables or lake.own_tables(), self._settings.windows.lookback
         first = None if keep.windows is None else _floor(until - keep.windows, DAY if by_day else windowing.length)
-        hour = None if keep.heartbeats is None else _floor(until - keep.heartbeats, HOUR)
+        hour = None if keep.heartbeats is None else until - keep.heartbeats
+        if hour is not None:  # the first window that is still open also needs its lookback
+            hour = _floor(min(hour, _floor(until, windowing.length) - lookback), HOUR)
         if hour is not None and by_day:
             hour = _floor(_floor(hour, DAY) - lookback, HOUR)
         # Rounded up to the start of a window.

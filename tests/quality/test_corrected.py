@@ -1,5 +1,6 @@
 """Following a table's log: each replaced window is noted once, whoever follows, dies, or has lost what it needs."""
 
+import errno
 import json
 import re
 from collections import Counter
@@ -8,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.clock import ManualClock
@@ -15,7 +17,7 @@ from tests.lake.builders import lake_of, put
 from tests.pubsub.builders import raising
 from tests.watermark.builders import at
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.errors import LakeUnreachable
+from tidemark.pipeline.errors import LakeError, LakeUnreachable
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.store.notes import Notes
 from tidemark.pipeline.lake.tables.corrections import FOLLOWED, Corrections, Position, Sought
@@ -303,10 +305,14 @@ def test_commits_that_are_gone_or_damaged_in_a_row_are_one_row_and_the_rest_is_n
 def test_a_silent_lake_leaves_the_corrections_to_the_next_look(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.compute({FIRST: {"a": 1}})
     place.compute({FIRST: {"a": 2}})
-    with monkeypatch.context() as patched:
-        patched.setattr(corrected, "_read", raising(LakeUnreachable("no answer")))
-        with pytest.raises(LakeUnreachable):
-            place.follow()
+    for module, name, fault in (
+        (corrected, "_read", LakeUnreachable("no answer")),
+        (pq, "read_table", OSError(errno.EMFILE, "Too many open files")),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, raising(fault))
+            with pytest.raises(LakeError, match=str(fault.args[-1])):
+                place.follow()
     assert place.noted() == []
     assert place.follow() == 1
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import PythonException
 
 from tests.clock import ManualClock
 from tests.watermark.builders import at
@@ -66,6 +67,9 @@ def test_a_note_has_no_secret_of_an_address(tmp_path: Path) -> None:
     fail(notes, ManualClock(at(0)), error)
     said = "no server answers at sc://spark.example/;token=…;user_id=me (refused)"
     assert [one.reason for one in notes.newest()] == [f"SparkUnreachable: {said}"]
+    trace = 'Traceback:\n  File "slices.py", line 9\n    raise Error\nOSError: token=hush is too long\n'
+    fail(notes, ManualClock(at(1)), PythonException(f"\nAn exception was thrown from the Python worker.\n{trace}"))
+    assert notes.newest()[0].reason == "PythonException: OSError: token=… is too long"
 
 
 def test_a_note_that_cannot_be_written_or_read_changes_nothing(tmp_path: Path) -> None:
@@ -273,7 +277,8 @@ def test_a_note_that_a_good_tick_has_overtaken_is_over_and_one_of_another_machin
 
 
 def test_why_nobody_decides_follows_from_facts_of_the_process(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert home.now(0, seconds=30).standing is None
+    assert (home.now(0, seconds=30).standing, home.now(30, seconds=0).standing) == (None, None)
+    assert "the clock was set back, or is behind" in (home.now(31, seconds=0).standing or "")
     assert "no running process of the pipeline has recorded a tick" in (home.now(0, seconds=31).standing or "")
     home.notes().failed("landing", RuntimeError("why"), None)
     lives = home.now(0, seconds=31)

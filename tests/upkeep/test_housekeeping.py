@@ -308,6 +308,18 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
     assert waits.says == "there is no watermark yet"
 
 
+def test_what_the_next_window_looks_back_to_is_kept_however_old_it_is(tmp_path: Path) -> None:
+    house, reached = House(tmp_path), DAY + 2 * HOUR
+    house.compute_silence(300, reached.total_seconds())
+    house.decide(reached.total_seconds())
+    rows, settings = house.rows(), house.settings(heartbeats="1d")
+    lookback = reached - LENGTH
+    settings = settings.model_copy(update={"windows": settings.windows.model_copy(update={"lookback": lookback})})
+    assert not [chore for chore in Housekeeper(settings, house.clock).chores() if chore.failed]
+    assert house.rows() == rows
+    assert house.lake.kept_windows(WINDOWING, lookback).since() <= START + reached, "or no window is ever computed"
+
+
 def test_quarantine_is_dropped_by_the_day_whatever_its_folder_is_called(tmp_path: Path) -> None:
     house = House(tmp_path / "[a]^|", now=3 * DAY.total_seconds())
     for landed in (0, DAY.total_seconds(), 2 * DAY.total_seconds()):

@@ -191,7 +191,8 @@ DAMAGED = (
 )
 OF_CHECKPOINT = ("Kernel error: Invalid Checkpoint", "Kernel error: Arrow error: Parquet error")
 FULL = ("os error 28", "os error 122", "No space left", "Disk quota exceeded")
-"""The constants from UNWRITABLE to FULL are the strings by which `storage_error` recognizes the kinds of errors.
+LIMITED = ("os error 24", "Too many open files", "os error 27", "File too large")
+"""The constants from UNWRITABLE to LIMITED are the strings by which `storage_error` recognizes the kinds of errors.
 The Delta library reports "Invalid table location" if the path of a table's folder is a file."""
 
 CALL = re.compile(r"Error performing (GET|HEAD|PUT|POST|DELETE) (\S+)")
@@ -210,6 +211,11 @@ def storage_error(uri: str, text: str) -> errors.LakeError:
     if any(sign in text for sign in FULL):
         return errors.LakeFull(
             f"no space is left for {uri}; free some space, and ticks continue from the durable state"
+        )
+    if any(sign in text for sign in LIMITED):
+        return errors.LakeError(
+            f"a limit of this process was reached at {uri}: {why}; raise it (`ulimit -n` is that of open files, "
+            "`ulimit -f` that of a file's size), and ticks continue from the durable state"
         )
     if FOREIGN_LOGIN in text:
         return errors.LakeUnwritable(

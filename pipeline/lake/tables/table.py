@@ -234,6 +234,8 @@ class LakeTable:
         except (pa.ArrowException, OSError) as error:
             with self.folder.open_input_stream(path) as opened:
                 opened.read()
+            if isinstance(error, OSError) and error.errno:  # the storage failed, and answers again
+                raise
             raise DamagedFile(self.uri, path, error) from error
 
     def file_rows(self, path: str, schema: pa.Schema | None, wanted: pc.Expression | None = None) -> pa.Table:
