@@ -135,8 +135,10 @@ def _corrections(
         shown = ((f"  [dim]{safe(name)}[/]", safe(old), safe(new)) for name, old, new in _shown(row))
         terminal.print(grid(3, shown))
     if not rows:
+        is_every = table is None and window is None and since is None
+        said = "no corrections were recorded" if is_every else "no correction matches"
         off = "" if settings.windows.corrections else "; runs record them if windows.corrections is true"
-        terminal.print(f"no corrections were recorded{off}")
+        terminal.print(f"{said}{off}")
 
 
 def _key(at: Here, table: str | None, text: str) -> str:
