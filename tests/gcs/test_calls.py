@@ -12,6 +12,7 @@ from tidemark.pipeline.errors import LakeUnreachable, LakeUnwritable
 from tidemark.pipeline.lake.store import gcs
 from tidemark.pipeline.lake.store.address import BOUNDS
 from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.upkeep import table_chores
 
 pytestmark = pytest.mark.gcs
 
@@ -75,6 +76,18 @@ def test_a_lost_answer_neither_loses_nor_doubles_anything(world: TickingOnABucke
         world.publish()
         world.tick()
         world.check_that_all_is_there_once()
+
+
+def test_a_lost_answer_to_a_deletion_of_an_old_commit_is_not_damage(
+    world: TickingOnABucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_chores, "SPARE", timedelta(0))
+    table = world.behind_proxy.table("heartbeats")
+    proxy.play(Fault("DELETE .*/_delta_log/", loses_answer=True, times=1))
+    assert table_chores.trim(table, timedelta(0))["commits"]
+    world.publish()
+    world.tick()
+    world.check_that_all_is_there_once()
 
 
 def test_a_missing_permission_is_named_with_the_role_that_has_it(world: TickingOnABucket, proxy: FaultProxy) -> None:

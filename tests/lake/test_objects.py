@@ -294,6 +294,7 @@ HUNG = (
 )
 TRACED = "Kernel error: Json error: unexpected 'b'\n   0: <unknown>\n  12: clone3\n             at ./clone3.S:81:0\n"
 FEDERATED = "Generic GCS error: Unable to decode service account file: unknown variant `external_account`"
+CUT_OFF = "Kernel error: Arrow error: External: Generic GCS error: HTTP error: request or response body error"
 THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, after 8 retries: 429 Too Many Requests"
 
 
@@ -312,6 +313,7 @@ THROTTLED = "Generic GCS error: Error performing PUT http://h/bucket/a in 10s, a
         (TRACED, errors.CorruptObject, "Json error: unexpected 'b'; restore its earlier version"),
         (FEDERATED, errors.LakeUnwritable, "not federated or impersonated accounts"),
         (THROTTLED, errors.LakeUnreachable, "storage.objects.create of a: "),
+        (CUT_OFF, errors.LakeUnreachable, "ticks retry"),
         ("", errors.LakeError, f"the lake failed at {TABLE}: no reason given"),
     ],
 )

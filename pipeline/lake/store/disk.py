@@ -182,7 +182,7 @@ FOREIGN_LOGIN = "Unable to decode service account file"
 UNREACHABLE = (
     *("error sending request", "Connection refused", "timed out", "dns error", "error decoding response body"),
     *("408 Request Timeout", "429 Too Many Requests", "500 Internal Server Error", "502 Bad Gateway"),
-    *("503 Service Unavailable", "504 Gateway Timeout"),
+    *("503 Service Unavailable", "504 Gateway Timeout", "request or response body error"),
 )
 NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 DAMAGED = (
