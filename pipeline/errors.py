@@ -152,9 +152,9 @@ class LakeUnwritable(LakeError):
 
 
 class LakeFull(LakeError):
-    """The lake's disk is full, or a disk of Spark's executors.
+    """The lake's disk is full, or a disk of Spark's executors, or a limit on open files or file sizes is reached.
 
-    Free some space."""
+    Free some space, or raise the limit that the message names."""
 
 
 class BucketMissing(LakeError):

@@ -30,7 +30,7 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.contract.messages import described
-from tidemark.pipeline.errors import UNREADABLE, LakeUnreachable, TidemarkError
+from tidemark.pipeline.errors import UNREADABLE, LakeFull, LakeUnreachable, TidemarkError
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import STATUS, STATUS_COLUMNS, StatusKind, diff_columns
@@ -137,7 +137,7 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: 
         try:
             if own:
                 _report(own, asset, lake.of(CHOICE).own_table(name), events, lake, instance)
-        except LakeUnreachable:  # the next look may get an answer
+        except (LakeUnreachable, LakeFull):  # the next look may get an answer
             raise
         except (TidemarkError, ValueError):  # ValueError: its windows have another length
             continue

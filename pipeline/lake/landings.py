@@ -28,11 +28,12 @@ Microseconds = Annotated[datetime, BeforeValidator(from_us), PlainSerializer(to_
 class NamedLanding:
     """The manifest of a landing. `pieces` are the names of the objects with its heartbeats. `oldest_publish_time` is
     the earliest publish time of its messages, including rejected ones, or None if the reader pulled no message.
-    `watermark` is that of its batch."""
+    `watermark` is that of its batch, and `readers` the number of the batch's readers."""
 
     pieces: tuple[str, ...]
     oldest_publish_time: Annotated[Microseconds | None, Field(alias="oldest_publish_time_us")]
     watermark: Annotated[Microseconds | None, Field(alias="watermark_us")] = None
+    readers: int = 0
 
 
 MANIFEST = JsonKind(FOLDER, "restore a backup: the landing's messages are already acknowledged", holds=NamedLanding)
@@ -72,8 +73,10 @@ class LandedBatches:
     def planned(self, batch: int) -> tuple[int, datetime | None] | None:
         """Return how many readers this batch has, and its watermark, by its landings; None if there are none."""
         manifests = Notes(self._objects, MANIFEST)
-        landed = manifests.listed(f"{self._run}/{batch:09d}-")
-        return (int(landed[-1][-4:]) + 1, manifests.read(landed[-1]).watermark) if landed else None
+        if not (landed := manifests.listed(f"{self._run}/{batch:09d}-")):
+            return None
+        last = manifests.read(landed[-1])
+        return max(last.readers, int(landed[-1][-4:]) + 1), last.watermark
 
     def is_over(self, batch: int) -> bool:
         """Return True if this batch or a later one has ended."""

@@ -283,8 +283,8 @@ def ticks_now(
     elif decided_at is not None and is_overdue(now, tick, decided_at):
         standing = (
             f"the newest decision is dated {iso(decided_at)}, {rough(decided_at - now)} from now: the clock was set "
-            "back, or is behind that of the machine that decides. Correct it if it is wrong. Until it shows that time "
-            "again, the watermark holds, and Dagster's daemon starts no ticks"
+            "back, or is behind that of the machine that decides. Correct it if it is wrong. If it was set back, the "
+            "watermark holds, and Dagster's daemon starts no ticks, until it shows that time again"
         )
     if running is None:
         return TicksNow(failing, standing)

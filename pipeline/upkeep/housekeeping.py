@@ -113,10 +113,10 @@ class Housekeeper:
         by_day, lookback = self._has_tables or lake.own_tables(), self._settings.windows.lookback
         first = None if keep.windows is None else _floor(until - keep.windows, DAY if by_day else windowing.length)
         hour = None if keep.heartbeats is None else until - keep.heartbeats
-        if hour is not None:  # the first window that is still open also needs its lookback
-            hour = _floor(min(hour, _floor(until, windowing.length) - lookback), HOUR)
         if hour is not None and by_day:
             hour = _floor(_floor(hour, DAY) - lookback, HOUR)
+        elif hour is not None:  # the first window that is still open also needs its lookback
+            hour = _floor(min(hour, _floor(until, windowing.length) - lookback), HOUR)
         # Rounded up to the start of a window.
         needed = None if hour is None else hour + lookback + (EPOCH - hour - lookback) % windowing.length
         since = max(moment for moment in (first, needed) if moment is not None)

@@ -23,7 +23,7 @@ from tidemark.assets.scheduler.runs import FEWEST, LONGEST_RUN, SILENT_FOR, STAR
 from tidemark.assets.scheduler.turns import LONGEST_PAUSE
 from tidemark.local.services.own_files import spark_log
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import LakeUnreachable, SparkUnreachable
+from tidemark.pipeline.errors import LakeFull, LakeUnreachable, SparkUnreachable
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import OpenLake
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, INGEST, READS, REPORTED, compute_job
@@ -155,10 +155,11 @@ def test_many_runs_that_fail_at_once_are_all_looked_at_and_one_meanwhile_whateve
         lake = LakeResource(settings=settings, kept=Kept(), clock=SystemClock())
         report_lost(runs, Partitions(settings.windowing, SystemClock().now()), lake, {"a": lambda *_: iter(())})
 
-    with monkeypatch.context() as away:
-        away.setattr(OpenLake, "own_table", raising(LakeUnreachable("away")))
-        with pytest.raises(LakeUnreachable):
-            look()
+    for fault in (LakeUnreachable("away"), LakeFull("too many open files")):
+        with monkeypatch.context() as away:
+            away.setattr(OpenLake, "own_table", raising(fault))
+            with pytest.raises(type(fault)):
+                look()
     for known in (failed, [*failed, *meanwhile]):
         look()
         tags = [runs.instance.get_run_by_id(run.run_id).tags.get(REPORTED) for run in known]

@@ -134,7 +134,7 @@ def test_files_that_may_be_gone_as_orphans_are_not_added(tmp_path: Path) -> None
 
 FAULTS = [
     (OSError(122, "Disk quota exceeded (os error 122)"), LakeFull, "no space is left.*continue from the durable"),
-    (OSError(27, "Unable to copy data to file: File too large (os error 27)"), LakeError, "`ulimit -f`.*continue"),
+    (OSError(27, "Unable to copy data to file: File too large (os error 27)"), LakeFull, "`ulimit -f`.*continue"),
     (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "ticks retry"),
     (CommitFailedError("a concurrent transaction"), TableConflict, "other writers committed"),
     (CommitFailedError("Unsupported table features required: [RowTracking]"), CorruptObject, "another tool has turned"),

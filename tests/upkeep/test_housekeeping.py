@@ -309,8 +309,8 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
 
 
 def test_what_the_next_window_looks_back_to_is_kept_however_old_it_is(tmp_path: Path) -> None:
-    house, reached = House(tmp_path), DAY + 2 * HOUR
-    house.compute_silence(300, reached.total_seconds())
+    house, reached, later = House(tmp_path), DAY + 2 * HOUR, 3 * DAY - 4 * HOUR
+    house.compute_silence(300, later.total_seconds())
     house.decide(reached.total_seconds())
     rows, settings = house.rows(), house.settings(heartbeats="1d")
     lookback = reached - LENGTH
@@ -318,6 +318,10 @@ def test_what_the_next_window_looks_back_to_is_kept_however_old_it_is(tmp_path: 
     assert not [chore for chore in Housekeeper(settings, house.clock).chores() if chore.failed]
     assert house.rows() == rows
     assert house.lake.kept_windows(WINDOWING, lookback).since() <= START + reached, "or no window is ever computed"
+    house.decide(later.total_seconds())
+    assert not [chore for chore in Housekeeper(settings, house.clock, has_tables=True).chores() if chore.failed]
+    assert house.rows() == [], "whole days and one lookback are kept, not two"
+    assert house.lake.kept_windows(WINDOWING, lookback).since() <= START + later
 
 
 def test_quarantine_is_dropped_by_the_day_whatever_its_folder_is_called(tmp_path: Path) -> None:

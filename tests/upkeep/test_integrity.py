@@ -1,5 +1,6 @@
 """A lake that is looked at before a repair: what is wrong is named, what is right is not, and nothing is changed."""
 
+import errno
 import os
 import shutil
 from datetime import datetime, timedelta
@@ -11,11 +12,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.lake.builders import Beat, append_rejected, put
+from tests.pubsub.builders import raising
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
 from tests.upkeep import house as house_of
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.clock import EPOCH
-from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.errors import CorruptObject, LakeFull
 from tidemark.pipeline.lake.log.notes import LogWitness, Note
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.upkeep.survey import Fault, Survey, Surveyor, findings, forget_entry
@@ -282,7 +284,13 @@ def test_the_watermark_stays_where_runs_relied_on_a_lost_decision(tmp_path: Path
     assert house.lake.tracking_log().catch_up().watermark == floor
 
 
-def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(house: House) -> None:
+def test_a_file_without_a_footer_or_with_another_number_of_rows_is_damaged(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as limited:
+        limited.setattr(pq, "read_metadata", raising(OSError(errno.EMFILE, "Too many open files")))
+        with pytest.raises(LakeFull, match="`ulimit -n`"):
+            house.look()
     (no_parquet,), (file,) = house.files(2), house.files(3)
     no_parquet.write_bytes(no_parquet.read_bytes()[:-8] + bytes(8))
     size = file.stat().st_size

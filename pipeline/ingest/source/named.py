@@ -44,6 +44,7 @@ def land_named(
     objects: ObjectStore,
     quarantine: NewFiles,
     watermark: datetime | None,
+    readers: int = 1,
     reader: HeartbeatReader,
     is_over: Callable[[], bool],
 ) -> NamedLanding:
@@ -55,9 +56,10 @@ def land_named(
     reader that creates the manifest acknowledges its messages; those of other readers are redelivered. If no heartbeat
     is pulled, the manifest lists no rows.
 
-    A heartbeat below `watermark` is late. `is_over` returns true if Spark has finished the batch. If a finished
-    batch had no manifest, its manifest may have been deleted, so the function raises LandingOver and acknowledges
-    nothing. Raises PubSubError or LakeError. After an error, the guarantee still holds, and a retry is safe.
+    A heartbeat below `watermark` is late. `readers` is the number of the batch's readers, for the manifest. `is_over`
+    returns true if Spark has finished the batch. If a finished batch had no manifest, its manifest may have been
+    deleted, so the function raises LandingOver and acknowledges nothing. Raises PubSubError or LakeError. After an
+    error, the guarantee still holds, and a retry is safe.
     """
     manifests = Notes(objects, MANIFEST)
     if (landed := manifests.find(name)) is not None:
@@ -72,7 +74,7 @@ def land_named(
     ack_ids = taken.ack_ids
     try:
         quarantine.add(taken.rejected, {})
-        landing = NamedLanding(tuple(pieces.written), taken.ingested.oldest_publish_time, watermark)
+        landing = NamedLanding(tuple(pieces.written), taken.ingested.oldest_publish_time, watermark, readers)
         try:
             manifests.create(name, landing)
         except ObjectExists:  # another reader was first: our messages are redelivered, and no manifest lists our pieces

@@ -249,6 +249,7 @@ class NamedReader:
                     objects=objects,
                     quarantine=NewFiles(self.lake.quarantine(), self._clock),
                     watermark=watermark,
+                    readers=offset.readers,
                     reader=self.judge(),
                     is_over=lambda: landed.is_over(offset.batch),
                 )

@@ -213,7 +213,7 @@ def storage_error(uri: str, text: str) -> errors.LakeError:
             f"no space is left for {uri}; free some space, and ticks continue from the durable state"
         )
     if any(sign in text for sign in LIMITED):
-        return errors.LakeError(
+        return errors.LakeFull(
             f"a limit of this process was reached at {uri}: {why}; raise it (`ulimit -n` is that of open files, "
             "`ulimit -f` that of a file's size), and ticks continue from the durable state"
         )
