@@ -103,7 +103,7 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     assert "no decision for " in said(run())
 
 
-def test_a_time_before_the_first_decision_is_refused_with_the_first_unless_the_clock_was_set_back(log: Log) -> None:
+def test_a_time_before_the_first_decision_is_refused_unless_the_clock_was_set_back(log: Log) -> None:
     result = run("--at", iso(at(19)))
     assert isinstance(result.exception, LakeError)
     assert f"no decision was in force at {iso(at(19))}: the first in the log was made at {iso(at(20))}" in said(result)

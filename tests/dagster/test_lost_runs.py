@@ -139,7 +139,7 @@ def test_a_run_that_ended_during_the_look_stays_as_it_ended(runs: Runs, monkeypa
     assert status_of(runs, ended) is STATUS.SUCCESS
 
 
-def test_many_runs_that_fail_at_once_are_all_looked_at_and_one_meanwhile_whatever_is_wrong_with_a_table(
+def test_all_runs_that_fail_at_once_or_meanwhile_are_looked_at_whatever_a_table_has(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(lake=LakeSettings(uri=f"file:{tmp_path}"))

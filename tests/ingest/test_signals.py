@@ -204,7 +204,7 @@ def test_provision_creates_the_topic_and_a_tick_tells_it_what_it_writes(settings
     assert (world.folder / NOTE).read_bytes() == received.message.data
 
 
-def test_the_example_of_a_subscriber_goes_by_the_highest_watermark_in_whatever_order_messages_come(
+def test_the_example_of_a_subscriber_goes_by_the_highest_watermark_in_any_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -145,7 +145,7 @@ class Doubting(Tracking):
             yield self._parts[-1]
 
 
-def test_a_message_that_cannot_be_judged_yet_is_given_back_for_ever_longer_until_its_time_is_up() -> None:
+def test_a_message_that_cannot_be_judged_yet_is_given_back_ever_longer_until_its_time_is_up() -> None:
     for waited, seconds in ((0, 5), (20, 20), (50, 10), (65, 5), (66, 60), (30, 30)):
         clock, subscription = ManualClock(NOW + timedelta(seconds=waited)), Leased()
         keeper = Doubting(HeartbeatReader(OLD), RememberedCopies(), None, clock, timedelta(minutes=1))
@@ -178,7 +178,7 @@ def landed(batches: list[PulledBatch], contract: MessageContract = OLD, **most: 
     return taken, files, subscription.back.get(GIVEN_BACK_SECONDS, [])
 
 
-def test_messages_of_two_thousand_hours_are_taken_a_few_hours_at_a_time_the_newest_and_the_first_published() -> None:
+def test_messages_of_many_hours_are_taken_a_few_hours_at_a_time_newest_and_first_published() -> None:
     hours = {f"ack m{number}": number * 7 % 2000 for number in range(2000)}
     left = {f"ack m{number}": of_hour(number, hours[f"ack m{number}"]) for number in range(2000)}
     while left:
@@ -211,7 +211,7 @@ def test_the_hours_of_all_batches_of_a_taking_count_together() -> None:
     assert back == [batches[1].ack_ids[number] for number in range(150, 201)], "and the third was not asked for"
 
 
-def test_a_message_of_more_hours_than_a_taking_may_have_is_taken_whole_whatever_is_published_beside_it() -> None:
+def test_a_message_of_more_hours_than_a_taking_may_have_is_taken_whole() -> None:
     hours = [{"ts": written(hour)} for hour in range(MOST_HOURS + 100)]
     whole, one = (orjson.dumps({"readings": readings}) for readings in (hours, hours[:1]))
     for first, landed_beside in ((whole, 0), (one, 1)):

@@ -115,7 +115,7 @@ def test_what_a_killed_one_has_left_is_told_and_ended(up: Up) -> None:
     assert not (up.settings.dagster.state_folder / STATE_FILE).exists()
 
 
-def test_a_paused_process_is_not_ready_and_one_that_got_the_number_of_a_noted_one_is_not_touched(up: Up) -> None:
+def test_a_paused_process_is_not_ready_and_one_with_the_number_of_a_noted_one_is_not_touched(up: Up) -> None:
     folder = up.settings.dagster.state_folder
     folder.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", FOR_EVER]) as innocent:

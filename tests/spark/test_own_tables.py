@@ -281,9 +281,7 @@ def test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed(house: H
     assert house.lake.own_table("broken").made() == {}
 
 
-def test_a_damaged_file_a_full_disk_and_a_lost_spark_keep_their_errors_which_do_not_blame_the_table(
-    house: House,
-) -> None:
+def test_a_damaged_file_a_full_disk_and_a_lost_spark_keep_errors_that_blame_no_table(house: House) -> None:
     def lost(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         raise ConnectionRefusedError("Spark is gone")
 

@@ -36,7 +36,7 @@ def test_a_release_lets_the_watermark_pass_what_base_holds_to_the_moment(pinned:
     assert decision.base.oldest_unacked == at(STRAGGLER)  # as it was read: the release is no reading
 
 
-def test_a_further_release_counts_an_earlier_one_takes_nothing_back_and_what_came_after_it_holds(pinned: Log) -> None:
+def test_a_further_release_counts_an_earlier_one_takes_nothing_back_and_later_messages_hold(pinned: Log) -> None:
     pinned.release(60)
     assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.RELEASED, at(59.25))
     pinned.release(80)

@@ -39,7 +39,7 @@ def test_there_is_a_situation_for_every_reason() -> None:
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_a_decision_is_explained_by_each_rule_in_order_in_sentences_and_by_what_would_change_it(name: str) -> None:
+def test_a_decision_is_explained_by_each_rule_in_order_and_by_what_would_change_it(name: str) -> None:
     explanation = SITUATIONS[name]().explain()
     decision, found = explanation.decision, [condition.outcome for condition in explanation.conditions]
     assert [condition.rule for condition in explanation.conditions] == list(RULES)
