@@ -141,7 +141,7 @@ def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: 
             raise
         except (TidemarkError, ValueError):  # ValueError: its windows have another length
             continue
-    for run in lost:
+    for run in reversed(lost):  # oldest first, because a look ends at runs that are tagged
         instance.add_run_tags(run.run_id, {REPORTED: run.run_id})
     checked.note(None, now, is_due=False)
 

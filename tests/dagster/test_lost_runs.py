@@ -160,6 +160,11 @@ def test_all_runs_that_fail_at_once_or_meanwhile_are_looked_at_whatever_a_table_
             away.setattr(OpenLake, "own_table", raising(fault))
             with pytest.raises(type(fault)):
                 look()
+    with monkeypatch.context() as dying:
+        left = iter(range(30))
+        dying.setattr(runs.instance, "add_run_tags", lambda *of: [next(left), tag(*of)])
+        with pytest.raises(StopIteration):
+            look()
     for known in (failed, [*failed, *meanwhile]):
         look()
         tags = [runs.instance.get_run_by_id(run.run_id).tags.get(REPORTED) for run in known]
