@@ -8,10 +8,9 @@ import json
 import shutil
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,14 +21,13 @@ from tests.lake_reading import RUN, lake_in, said_by, settings_in, tuning_facts
 from tests.watermark.builders import at
 from tidemark.pipeline import version
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.slices import DIFFS, STATUSES, Work, cut
+from tidemark.pipeline.compute.slices import DIFFS, STATUSES, Work, cut, new_file
 from tidemark.pipeline.ingest.settle import new_files
 from tidemark.pipeline.ingest.source.named import land_named
 from tidemark.pipeline.ingest.take import Batches
 from tidemark.pipeline.lake.landings import LandedBatches
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
-from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.staleness import Staleness
@@ -167,12 +165,7 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
     work = Work(run.name, plan, slices, {}, diffs.files, status.files)
     answers = [answer for one in slices for answer in work.answers(one)]
     for name, table, fence in ((STATUSES, status, fences[1]), (DIFFS, diffs, fences[0])):
-        table.replace(run, fence, [written(answer) for answer in answers if answer["table"] == name])
-
-
-def written(answer: Mapping[str, Any]) -> NewFile:
-    """What a task wrote, by its answer."""
-    return NewFile(*(answer[name] for name in ("path", "window", "rows", "size")))
+        table.replace(run, fence, [new_file(answer) for answer in answers if answer["table"] == name])
 
 
 def write_trace(path: Path) -> None:

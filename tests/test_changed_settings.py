@@ -15,11 +15,11 @@ from unittest.mock import patch
 
 import dagster as dg
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.clock import ManualClock
 from tests.ingest.fakes import World, to_written
+from tests.lake.builders import files_of, put
 from tests.lake_fixture import beats, closed, compute_here
 from tests.lake_reading import COMPARED, rows_of
 from tests.watermark.builders import at
@@ -311,11 +311,7 @@ def compute_own(lake: Lake, settings: Settings, started_at: Any) -> None:
     own.prepare(rows.schema.append(pa.field("window", pa.string())), definition.version, digests)
     run = DiffRun("own", keys, 0, started_at, started_at, OWN, definition.version, digests)
     own.leave_manifest(run)
-    for key in keys:
-        path = f"{own.place_of_run(run.name)}/window={key}"
-        own.files.create_dir(path, recursive=True)
-        pq.write_table(rows, f"{path}/part.parquet", filesystem=own.files)
-    own.replace(run, fence)
+    own.replace(run, fence, files_of(own, run.name, dict.fromkeys(keys, rows.to_pylist())))
 
 
 @pytest.fixture(scope="module")
@@ -562,9 +558,9 @@ def test_of_two_first_runs_with_windows_of_two_lengths_one_is_refused(tmp_path: 
         table.hold_to(length)
         fences.append(table.fence([KEY]))
     runs = [DiffRun(name, [KEY], -1, at(0), SystemClock().now()) for name in ("short", "long")]
-    tables[0][0].replace(runs[0], fences[0])
+    tables[0][0].replace(runs[0], fences[0], files_of(tables[0][0], "short", {KEY: []}))
     with pytest.raises(InvalidSettings, match=r"ask for windows of 1h, but .* has windows of 5m"):
-        tables[1][0].replace(runs[1], fences[1])
+        tables[1][0].replace(runs[1], fences[1], files_of(tables[1][0], "long", {KEY: []}))
     assert set(lake.diffs().runs().values()) == {"short"}
 
 
@@ -572,7 +568,7 @@ def test_of_two_first_runs_with_windows_of_two_lengths_one_is_refused(tmp_path: 
 def test_the_windows_of_an_earlier_tidemark_tell_their_length(tmp_path: Path, keys: list[str]) -> None:
     lake = Lake(LakeSettings(uri=f"file:{tmp_path}"), {}, SystemClock())
     table = lake.diffs()
-    table.replace(DiffRun("earlier", keys, -1, at(0), SystemClock().now()), table.fence(keys))
+    put(table, "earlier", keys, -1)
     assert LENGTH not in lake.table(HEARTBEAT_DIFFS).complete(table.schema).metadata().configuration
     other = lake.diffs()
     other.hold_to(timedelta(hours=1))
@@ -580,6 +576,6 @@ def test_the_windows_of_an_earlier_tidemark_tell_their_length(tmp_path: Path, ke
         other.fence(keys)
     same = lake.diffs()
     same.hold_to(timedelta(minutes=5))
-    same.replace(DiffRun("now", keys, -1, at(0), SystemClock().now()), same.fence(keys))
+    put(same, "now", keys, -1)
     current = lake.table(HEARTBEAT_DIFFS).current()
     assert current.metadata().configuration[LENGTH] == "5m", "it is noted with the next commit"

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.pipeline.clock import Clock, iso
 from tidemark.pipeline.compute.columns import DiffPlan
-from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut
+from tidemark.pipeline.compute.slices import ANSWER, DIFFS, STATUSES, Work, cut, new_file
 from tidemark.pipeline.errors import WindowNotClosed
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.diffs import StreamStatus
@@ -29,8 +29,8 @@ from tidemark.pipeline.spark.executors import WINDOWS, answers_to, require_able
 from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 
-WrittenFiles = Sequence[Sequence[NewFile] | None]
-"""The files that a run wrote, per table. None means all files in the run's folder of the table."""
+WrittenFiles = Sequence[Sequence[NewFile]]
+"""The files that a run wrote, per table: at least one per window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class MicroBatch(WindowBatch):
         work = Work(run, self.plan, slices, self.heartbeats.storage_options, diffs.files, status.files)
         by_table = defaultdict[str, list[NewFile]](list)
         for answer in answers_to(self.spark, work, ANSWER).to_pylist():
-            by_table[answer["table"]].append(NewFile(*(answer[name] for name in ("path", "window", "rows", "size"))))
+            by_table[answer["table"]].append(new_file(answer))
         return by_table[STATUSES], by_table[DIFFS]
 
 

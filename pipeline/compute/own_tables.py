@@ -17,16 +17,18 @@ from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.compute.micro_batch import WindowBatch, WrittenFiles
-from tidemark.pipeline.compute.slices import COPIES, PLACE, Search, cut
+from tidemark.pipeline.compute.slices import ANSWER, COPIES, PLACE, Output, Search, cut, new_file
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.lake.failures import RAISED
+from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.table import table_errors
 from tidemark.pipeline.lake.tables.windowed import PARTITION, RUNS_FOLDER, OwnTable, stored_schema
 from tidemark.pipeline.spark.connector import explaining_missing_connector
-from tidemark.pipeline.spark.executors import answers_to, explaining_damage
+from tidemark.pipeline.spark.executors import answers_to, explaining_damage, write_rows
 from tidemark.pipeline.spark.frames import arrow_schema, moment, spark_schema
 from tidemark.pipeline.spark.session import cores_of
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -87,7 +89,7 @@ class OwnBatch(WindowBatch):
         Raises ExecutorsUnable, ToolMissing, CorruptObject if a file of heartbeats is damaged, TableFailed if the
         table's definition fails or returns rows that the lake cannot store, and the errors of `OwnTable.prepare`.
         """
-        definition, (table,), schema = self.definition, self.tables, pa.schema([])
+        definition, (table,), schema, written = self.definition, self.tables, pa.schema([]), list[NewFile]()
         with explaining_missing_connector():
             for stretch in runs_of_neighbours(windows):
                 reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
@@ -101,9 +103,12 @@ class OwnBatch(WindowBatch):
                     table.prepare(schema, definition.version, self._of(windows))
                     rows = _of_windows(rows, stretch)
                     by_window = rows.coalesce(1) if is_small else rows.repartition(PARTITION)
-                    folder = f"{table.table.uri}/{table.place_of_run(run)}"
-                    by_window.write.mode("append").partitionBy(PARTITION).parquet(folder)
-        return (None,)
+                    output = Output(table.files, table.place_of_run(run))
+                    written += map(new_file, write_rows(by_window, output, ANSWER).to_pylist())
+        without_rows = {window.key for window in windows}.difference(file.partition for file in written)
+        with table_errors(table.table.uri):
+            empty = read_ahead(lambda key: output.write(key, table.schema.empty_table()), sorted(without_rows))
+            return ([*written, *(new_file(answer) for _, answer in empty)],)
 
     def _of(self, windows: Sequence[Window]) -> dict[str, str]:
         return {window.key: self.digests[window.key] for window in windows}

@@ -2,15 +2,15 @@
 
 A slice needs only the heartbeats of `[start - lookback, end)`, so Spark needs no shuffle. A task reads the files of
 this range, computes diffs with Polars, and writes one file per window. For a custom table, a task only finds the copies
-of heartbeats, so that Spark can drop them without a shuffle.
+of heartbeats, so that Spark can drop them without a shuffle. The rows that Spark then computes are written by tasks,
+too.
 """
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import pairwise
 from math import ceil
 from typing import Any
@@ -19,6 +19,7 @@ from zlib import crc32
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from tidemark.pipeline.compute.columns import NUMBER, DiffPlan, heartbeat_diffs, in_order, stream_status, without_copies
@@ -28,7 +29,8 @@ from tidemark.pipeline.lake.store.notes import parquet_bytes
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.diffs import STATUS, diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
-from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
+from tidemark.pipeline.lake.tables.new_files import NewFile
+from tidemark.pipeline.lake.tables.windowed import PARTITION, RUNS_FOLDER
 from tidemark.pipeline.windows import Window
 
 ROWS_OF_A_SLICE = 1_200_000
@@ -36,6 +38,9 @@ ROWS_OF_A_SLICE = 1_200_000
 
 MOST_ROWS = 2 * ROWS_OF_A_SLICE
 """Maximum number of rows per slice, including its lookback. A larger slice is cut into parts by stream."""
+
+HELD_BYTES = 64 << 20
+"""Maximum size of the rows of a custom table that a task collects before it writes them, as Arrow holds them."""
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
 """Columns that are written to Parquet without dictionary encoding, because they have too many distinct values."""
@@ -56,8 +61,8 @@ ANSWER = pa.schema(
         "size": pa.int64(),
     }
 )
-"""Schema of the rows that a task of `Work` returns: one row per written file. If the executor cannot run tidemark, the
-task returns a single row with the reason in `unable`."""
+"""Schema of the rows that a task of `Work` or `Output` returns: one row per written file. If the executor cannot run
+tidemark, the task returns a single row with the reason in `unable`."""
 
 
 PLACE = ("_file", "_row")
@@ -110,8 +115,13 @@ class Work:
             STATUSES: _as_contracted(status, STATUS),
         }
         files = (file for table, rows in of_tables.items() for file in _encoded(one, table, rows))
-        for _, answer in read_ahead(partial(_write, self), files):  # in parallel, because a bucket responds slowly
+        for _, answer in read_ahead(self._write, files):  # in parallel, because a bucket responds slowly
             yield answer
+
+    def _write(self, file: tuple[str, Window, int, bytes]) -> dict[str, Any]:
+        table, window, rows, content = file
+        files = self.diffs if table == DIFFS else self.status
+        return {"table": table, **write_file(files, f"{RUNS_FOLDER}/{self.run}", window.key, rows, content)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,39 @@ class Search:
         in_time = shared.filter("late").join(kept.filter(~pl.col("late")), on=PLACE, how="semi")
         yield from dropped.select(*PLACE, _is_dropped=True).to_dicts()
         yield from in_time.select(*PLACE, _is_dropped=False).to_dicts()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The files of a custom table's rows, as sent to each task. `files` is a file system rooted at the table's folder,
+    and `folder` is the run's folder in it."""
+
+    files: pafs.FileSystem
+    folder: str
+
+    def answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+        """Write the rows of a task, with the window of each in the column PARTITION. Yield one row of ANSWER per file.
+        A window gets another file after each HELD_BYTES of rows."""
+        held, size = list[pa.RecordBatch](), 0
+        for batch in batches:
+            held.append(batch)
+            size += batch.nbytes
+            if size >= HELD_BYTES:
+                yield from self._written(pa.Table.from_batches(held))
+                held, size = [], 0
+        if held:
+            yield from self._written(pa.Table.from_batches(held))
+
+    def _written(self, rows: pa.Table) -> Iterator[dict[str, Any]]:
+        windows = rows[PARTITION]
+        of_windows = ((key, rows.filter(pc.equal(windows, key))) for key in windows.unique().to_pylist())
+        for _, answer in read_ahead(lambda part: self.write(*part), of_windows):
+            yield answer
+
+    def write(self, window: str, rows: pa.Table) -> dict[str, Any]:
+        """Write rows of one window, and return a row of ANSWER. The file does not contain the column PARTITION."""
+        content = parquet_bytes(rows.drop_columns(PARTITION), store_schema=False)
+        return write_file(self.files, self.folder, window, len(rows), content)
 
 
 def place_of(path: str) -> str:
@@ -221,16 +264,19 @@ def _encoded(one: Slice, table: str, rows: pl.DataFrame) -> Iterator[tuple[str, 
             yield table, window, len(found), _as_parquet(found)
 
 
-def _write(work: Work, file: tuple[str, Window, int, bytes]) -> dict[str, Any]:
-    """Write a file under a new name, and return its row of ANSWER."""
-    table, window, rows, content = file
-    files = work.diffs if table == DIFFS else work.status
-    folder = WindowedTable.place_of(work.run, window.key)
-    files.create_dir(folder, recursive=True)
-    path = f"{folder}/{uuid.uuid4().hex}.parquet"
+def write_file(files: pafs.FileSystem, folder: str, window: str, rows: int, content: bytes) -> dict[str, Any]:
+    """Write a file for a window, given by its key, under a new name in a run's folder, and return its row of ANSWER."""
+    place = f"{folder}/{PARTITION}={window}"
+    files.create_dir(place, recursive=True)
+    path = f"{place}/{uuid.uuid4().hex}.parquet"
     with files.open_output_stream(path) as out:
         out.write(content)
-    return {"table": table, "path": path, "window": window.key, "rows": rows, "size": len(content)}
+    return {"path": path, "window": window, "rows": rows, "size": len(content)}
+
+
+def new_file(answer: Mapping[str, Any]) -> NewFile:
+    """Return the file that a row of ANSWER describes."""
+    return NewFile(*(answer[name] for name in ("path", "window", "rows", "size")))
 
 
 def _as_parquet(rows: pl.DataFrame) -> bytes:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.errors import CorruptObject, ExecutorsUnable, LakeFull
 from tidemark.pipeline.lake.store.disk import FULL
 
-CONTRACT = 6
+CONTRACT = 7
 """Version of the tasks' input data and algorithm, unrelated to the message contract. An executor with another version
 of tidemark can run tasks only if its CONTRACT is the same."""
 
@@ -59,8 +59,11 @@ LOCAL_REMEDY = (
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function that Spark runs in its tasks. Its input and its output are batches of rows."""
 
-CAUSES = re.compile(r"No module named .*|Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
+NO_START = re.compile(r"Cannot run program .*|.*PYTHON_VERSION_MISMATCH.*|tidemark: no Python .*")
 """Matches the part of a Spark error that says why an executor's Python does not start."""
+
+NO_MODULE = re.compile(rf"No module named .*|{NO_START.pattern}")
+"""Like NO_START, for tasks that run tidemark's code alone: a custom table's own code may lack a module as well."""
 
 OF_A_DISK = re.compile(r"OSError|IOException|FileSystemException|SPILL_OUT_OF_MEMORY|([Ee]rrno|os error) (28|122)")
 """Matches a line of a Spark error about a disk. Other lines may be a custom table's own text, whatever it says."""
@@ -82,6 +85,14 @@ def run_slices(work: bytes, of: pa.Schema, numbers: Iterable[pa.RecordBatch]) ->
             else:
                 given = pickle.loads(work)  # noqa: S301 (Spark itself pickles this function)
                 yield pa.RecordBatch.from_pylist(list(given.answers(given.slices[number])), of)
+
+
+def run_output(output: bytes, of: pa.Schema, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a Spark task, and yield the answers in the schema `of`. `output` is a pickled Output."""
+    unable = _unable(WINDOWS)
+    answers = [{"unable": unable}] if unable else pickle.loads(output).answers(rows)  # noqa: S301 (like `run_slices`)
+    for answer in answers:
+        yield pa.RecordBatch.from_pylist([answer], of)
 
 
 def report_ability(needs: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,14 +124,27 @@ def _unable(needs: Sequence[str]) -> str | None:
 
 
 def rows_from_tasks(session: SparkSession, tasks: int, task: Task, of: pa.Schema) -> pa.Table:
-    """Run `task` in `tasks` Spark tasks, and return their rows. Each task gets its number in the column `id`.
+    """Run `task` in `tasks` Spark tasks, and return their rows. Each task gets its number in the column `id`. Raises
+    ExecutorsUnable."""
+    return _rows_of(session.range(0, tasks, 1, tasks), task, of, NO_MODULE)
+
+
+def write_rows(rows: DataFrame, output: Any, of: pa.Schema) -> pa.Table:
+    """Let the Spark tasks that compute these rows write them to an Output, and return its rows in the schema `of`.
+    Raises ExecutorsUnable, and the errors of the query."""
+    return _rows_of(rows, partial(run_output, pickle.dumps(output), of), of, NO_START)
+
+
+def _rows_of(given: DataFrame, task: Task, of: pa.Schema, causes: re.Pattern[str]) -> pa.Table:
+    """Run `task` over these rows, and return its rows.
 
     Raises ExecutorsUnable if a row says in the column `unable` why the executor cannot run tidemark, or if Python does
     not start on an executor. After this error, the next run checks the session's executors again."""
+    session = given.sparkSession
     try:
-        rows = session.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(of)).toArrow()
+        rows = given.mapInArrow(task, from_arrow_schema(of)).toArrow()
     except Exception as error:  # PySpark or py4j raises it
-        if (cause := CAUSES.search(str(error))) is None:
+        if (cause := causes.search(str(error))) is None:
             raise
         _forget(session)
         raise ExecutorsUnable(

@@ -44,11 +44,7 @@ ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
 
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.shuffle.partitions": "4",
-    # A task writes files of up to this many windows concurrently, instead of sorting its rows by window again.
-    "spark.sql.maxConcurrentOutputFileWriters": "600",
-    "spark.sql.parquet.compression.codec": "zstd",
     # Up to 2 ** 18 groups of a task fit into Spark's fast map, such as each stream in each window of an hour. The
     # default is 2 ** 16, and Spark puts further groups into a slower map.
     "spark.sql.codegen.aggregate.fastHashMap.capacityBit": "18",

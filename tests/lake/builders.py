@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tests.clock import ManualClock
 from tests.watermark.builders import START, at
+from tidemark.pipeline.compute.slices import Output, new_file
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
-from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.lake.tables.quarantine import Quarantine, quarantine_rows
 from tidemark.pipeline.lake.tables.table import LakeTable
-from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, Fence, WindowedTable
+from tidemark.pipeline.lake.tables.windowed import DiffRun, Fence, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
 
 LATER = 600.0
@@ -138,11 +138,11 @@ def put(
     run = DiffRun(name, sorted(of_windows), version, now, table._clock.now())
     with suppress(ObjectExists):  # one for both tables
         table.leave_manifest(run)
-    columns = pa.schema([column for column in table.schema if column.name != PARTITION])
-    for key, of_window in of_windows.items():
-        if of_window:
-            place = table.place_of(name, key)
-            table.files.create_dir(place, recursive=True)
-            found = pa.Table.from_pylist(list(of_window), columns)
-            pq.write_table(found, f"{place}/part-0.parquet", filesystem=table.files)
-    return table.replace(run, fence)
+    return table.replace(run, fence, files_of(table, name, of_windows))
+
+
+def files_of(table: WindowedTable, run: str, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[NewFile]:
+    """Write a file of these rows for each window, as a run's tasks do."""
+    output = Output(table.files, table.place_of_run(run))
+    of_windows = ((key, pa.Table.from_pylist(list(of_window), table.schema)) for key, of_window in rows.items())
+    return [new_file(output.write(*of_window)) for of_window in of_windows]

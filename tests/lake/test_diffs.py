@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.clock import ManualClock
 from tests.gcs.apart import fresh_lake
-from tests.lake.builders import Beat, lake_in, lake_of, put
+from tests.lake.builders import Beat, files_of, lake_in, lake_of, put
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, bounded
 from tidemark.pipeline.contract.heartbeat import FieldKind
@@ -135,7 +135,7 @@ def test_a_run_that_slept_until_its_files_may_be_gone_commits_nothing(tmp_path: 
     fence, run = diffs.fence([SHARED]), DiffRun("slept", [SHARED], 0, at(0), at(0))
     clock.advance(timedelta(hours=13))
     with pytest.raises(TableConflict, match="may have deleted them as orphans"):
-        diffs.replace(run, fence)
+        diffs.replace(run, fence, files_of(diffs, "slept", {SHARED: []}))
     assert not diffs.computed()
 
 

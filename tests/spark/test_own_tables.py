@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -17,9 +19,11 @@ from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, T0, Beat, at, by_message, columns_of, expected, naive
 from tests.spark.test_columns import dirty, landed
+from tidemark.pipeline.compute import slices
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
 from tidemark.pipeline.compute.own_tables import OwnBatch
+from tidemark.pipeline.compute.slices import Output
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, loaded_tables, own_tables, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import CorruptObject, InvalidSettings, LakeError, LakeFull, TableFailed
@@ -56,6 +60,24 @@ SELECT strftime(time_bucket(INTERVAL 5 MINUTE, event_time), '%Y-%m-%dT%H-%MZ') A
     min(temperature) AS least_temperature, max(temperature) AS greatest_temperature
 FROM beats WHERE time_bucket(INTERVAL 5 MINUTE, event_time) IN (SELECT w FROM windows) GROUP BY ALL
 """
+TYPED: dict[str, Any] = {
+    "cast(-128 AS tinyint) AS a": -128,
+    "cast(32767 AS smallint) AS b": 32767,
+    "cast(9223372036854775807 AS bigint) AS c": 2**63 - 1,
+    "cast(1.5 AS float) AS d": 1.5,
+    "cast(12345.678 AS decimal(20, 3)) AS e": Decimal("12345.678"),
+    "X'00FF' AS f": b"\x00\xff",
+    "date'1500-01-01' AS g": date(1500, 1, 1),
+    "timestamp'1500-01-01 00:00:00.000001' AS h": datetime(1500, 1, 1, microsecond=1, tzinfo=UTC),
+    "timestamp_ntz'2026-03-29 02:30:00' AS i": datetime(2026, 3, 29, 2, 30),  # noqa: DTZ001 (a time without a zone)
+    "map('k', array(1, null)) AS j": [("k", [1, None])],
+    "named_struct('x', named_struct('y', cast(null AS string))) AS k": {"x": {"y": None}},
+    "array(timestamp'2026-01-01') AS l": [datetime(2026, 1, 1, tzinfo=UTC)],
+    "cast('v' AS varchar(3)) AS m": "v",
+    "cast(null AS boolean) AS n": None,
+}
+"""Columns as SQL, and their values."""
+
 BY_DUCKDB = {"sessions": SESSIONS, "per_region": PER_REGION}
 
 
@@ -229,6 +251,36 @@ def test_a_window_without_rows_is_computed_and_says_by_which_version(house: Hous
     assert house.due(nothing, at(1500)) == [], "who made a window does not make it due"
 
 
+def test_a_table_keeps_values_of_every_type_that_delta_has(house: House) -> None:
+    @windowed()
+    def typed(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        return heartbeats.select("window", *map(F.expr, TYPED))
+
+    house.land(("n", 10.0))
+    house.compute(typed, WINDOWS[0].key)
+    (row,) = house.rows(typed)
+    assert row.pop("window") == WINDOWS[0].key
+    assert list(row.values()) == list(TYPED.values())
+
+
+def test_a_task_writes_files_by_window_with_a_bounded_number_of_rows_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "HELD_BYTES", 2_000)
+    keys = [window.key for window in WINDOWS[:3]]
+    batches = [pa.RecordBatch.from_pydict({"n": range(at, at + 30), "window": keys * 10}) for at in range(0, 150, 30)]
+    files = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    answers = list(Output(files, "runs/one").answers(iter(batches)))
+    assert sorted(answer["window"] for answer in answers) == sorted(keys * 2), "full after three batches, and the rest"
+    found = [(answer, pq.ParquetFile(tmp_path / answer["path"]).read()) for answer in answers]
+    assert [(answer["rows"], answer["size"]) for answer, _ in found] == [
+        (len(rows), (tmp_path / answer["path"]).stat().st_size) for answer, rows in found
+    ]
+    written = {(answer["window"], number) for answer, rows in found for number in rows["n"].to_pylist()}
+    assert written == {(keys[number % 3], number) for number in range(150)}
+    assert {tuple(rows.column_names) for _, rows in found} == {("n",)}
+
+
 def test_windows_of_a_run_without_its_manifest_are_computed_again_if_one_was_replaced(house: House) -> None:
     table, keys = example("per_region"), [window.key for window in WINDOWS]
     house.land(*FIRST_BEATS)
@@ -252,10 +304,15 @@ def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
     return heartbeats.select("window", F.udf(lambda _: int("No space left on device"))("stream_id").alias("to"))
 
 
+def without_a_module(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+    return heartbeats.select("window", F.udf(lambda _: __import__("nowhere"))("stream_id").alias("to"))
+
+
 @pytest.mark.parametrize(
     ("build", "said"),
     [
         (failing, "no such region"),
+        (without_a_module, "ModuleNotFoundError: No module named 'nowhere'"),
         (in_a_worker, "ValueError: invalid literal for int() with base 10: 'No space left on device'"),
         (lambda heartbeats, _: heartbeats.select("stream_id"), "has no column window, only stream_id"),
         (lambda heartbeats, _: heartbeats.select("window", "late"), "or take it out of the key"),

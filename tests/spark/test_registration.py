@@ -2,6 +2,7 @@
 its files."""
 
 import pickle
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,13 +15,14 @@ from pyspark.sql import SparkSession
 
 import tidemark.spark
 from tests.quick import classic
+from tidemark.pipeline.compute.slices import ANSWER
 from tidemark.pipeline.doctor.finding import Level
 from tidemark.pipeline.doctor.spark import report_executors
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.ingest.source.registration import PROBE, is_new_enough
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark import executors
-from tidemark.pipeline.spark.executors import WINDOWS, report_ability
+from tidemark.pipeline.spark.executors import WINDOWS, Task, report_ability, run_output
 from tidemark.pipeline.spark.session import cores_of, session_config, slots_of
 from tidemark.resources.spark import SparkResource
 
@@ -75,11 +77,14 @@ def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
     assert "has tidemark and Polars" in said
 
 
-def test_an_executor_with_another_tidemark_says_which_versions_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("task", [partial(report_ability, WINDOWS), partial(run_output, b"not read", ANSWER)])
+def test_an_executor_with_another_tidemark_says_which_versions_differ(
+    monkeypatch: pytest.MonkeyPatch, task: Task
+) -> None:
     ours = executors.CONTRACT
-    travelled = pickle.loads(cloudpickle.dumps(report_ability))  # noqa: S301 (as Spark sends it, by value)
+    travelled = pickle.loads(cloudpickle.dumps(task))  # noqa: S301 (as Spark sends it, by value)
     monkeypatch.setattr(executors, "CONTRACT", ours + 1)
-    (batch,) = travelled(WINDOWS, [pa.RecordBatch.from_pydict({"id": [1]})])
+    (batch,) = travelled([pa.RecordBatch.from_pydict({"id": [1]})])
     (row,) = batch.to_pylist()
     assert row["unable"].endswith(f": it has another version of tidemark (task version {ours + 1} instead of {ours})")
 

@@ -102,8 +102,7 @@ class InSteps(micro_batch.MicroBatch):
             for one in slices.cut(stretch, files, LOOKBACK, 1):
                 self.step(f"reads for {len(one.windows)} windows")
                 for answer in work.answers(one):
-                    told = (answer[name] for name in ("path", "window", "rows", "size"))
-                    by_table[answer["table"]].append(NewFile(*told))
+                    by_table[answer["table"]].append(slices.new_file(answer))
         return by_table[slices.STATUSES], by_table[slices.DIFFS]
 
 

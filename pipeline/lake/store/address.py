@@ -60,8 +60,8 @@ def scan_options(options: Mapping[str, str]) -> dict[str, str]:
 def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
     """Return the Spark settings for access to the lake.
 
-    For a folder, they include a umask, so that only the owner can access the files that Spark writes. Hadoop ignores
-    the umask of the process. For a bucket, Google's `gcs-connector` must be among the JARs.
+    For a folder, they include a umask, so that only the owner can access what other code writes through the same Spark.
+    Hadoop ignores the umask of the process. For a bucket, Google's `gcs-connector` must be among the JARs.
     """
     if lake.folder is not None:
         return {"spark.hadoop.fs.permissions.umask-mode": "077"}

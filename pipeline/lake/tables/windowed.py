@@ -9,7 +9,7 @@ import hashlib
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,8 +19,6 @@ from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import RemoveAction
 from pydantic import Field
@@ -31,7 +29,7 @@ from tidemark.pipeline.errors import UNREADABLE, InvalidSettings, LakeError, Lak
 from tidemark.pipeline.lake.store.notes import JsonKind, Moment, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore, read_ahead
 from tidemark.pipeline.lake.tables.new_files import NewFile, refuse_old
-from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, by_partition, of_partitions, table_errors
+from tidemark.pipeline.lake.tables.table import OF_RUNS, LakeTable, by_partition, of_partitions
 from tidemark.pipeline.windows import start_of
 
 PARTITION = "window"
@@ -166,11 +164,6 @@ class WindowedTable:
         `<folder>/window=<key>/<file>.parquet`."""
         return f"{RUNS_FOLDER}/{run}"
 
-    @staticmethod
-    def place_of(run: str, window: str) -> str:
-        """Return the path, within the table, of the folder for a run's files of one window."""
-        return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
-
     def leave_manifest(self, run: DiffRun) -> None:
         """Write the run's manifest, which cannot be overwritten. Call this before `replace`."""
         self._manifests.create(run.name, run)
@@ -185,19 +178,17 @@ class WindowedTable:
         version = self.input_version(run)
         return -1 if version is None else version
 
-    def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile] | None = None) -> Mapping[str, int]:
+    def replace(self, run: DiffRun, fence: Fence, written: Iterable[NewFile]) -> Mapping[str, int]:
         """Replace the run's windows with the run's files, in one transaction. Returns the number of rows of each
         replaced window. A window is only replaced if it still has the files in `fence`; if not, another run has
         replaced it. If several runs compute a window concurrently, the rows of only one of them are visible.
 
-        `written` are the run's files, at least one per window. None stands for all files in the run's folder; a window
-        without a file then gets an empty one, so that it counts as computed.
+        `written` are the run's files, at least one per window. A window without rows counts as computed by its file.
 
         Raises TableConflict, LakeError, and InvalidSettings (see `hold_to`). After an error, no file of this run is
         visible, unless only the response to the commit was lost, or only the sync after the commit failed.
         """
-        with table_errors(self.table.uri):
-            added = self._by_window(run, self._found(run) if written is None else written)
+        added = self._by_window(run, written)
         self.table.make_files_durable(file.path for files in added.values() for file in files)
         lost_answer: LakeUnreachable | None = None
         for attempt in range(self.table.attempts):
@@ -253,23 +244,6 @@ class WindowedTable:
         if missing := [key for key, files in added.items() if not files]:
             raise LakeError(f"run {run.name} wrote nothing for {', '.join(missing)}; nothing was committed; run again")
         return added
-
-    def _found(self, run: DiffRun) -> Iterator[NewFile]:
-        """Yield the files in the run's folder, but not those that unfinished tasks left in the subfolder `_temporary`.
-        If the run has no file for one of its windows, write an empty one."""
-        place, folder = self.files, self.place_of_run(run.name)
-        prefix = f"{folder}/{PARTITION}="
-        found = place.get_file_info(pafs.FileSelector(folder, allow_not_found=True, recursive=True))
-        paths = sorted(info.path.lstrip("/") for info in found if info.is_file and info.base_name.endswith(".parquet"))
-        keys = {path: path.removeprefix(prefix).partition("/")[0] for path in paths if path.startswith(prefix)}
-        empty = pa.schema([column for column in self.schema if column.name != PARTITION]).empty_table()
-        for key in set(run.windows).difference(keys.values()):
-            path = f"{folder}/{PARTITION}={key}/empty.parquet"
-            place.create_dir(path.rpartition("/")[0], recursive=True)
-            pq.write_table(empty, path, filesystem=place)
-            keys[path] = key
-        for path, key in keys.items():
-            yield NewFile(path, key, pq.read_metadata(path, filesystem=place).num_rows, place.get_file_info(path).size)
 
 
 def refuse_other_length(place: LakeTable, table: DeltaTable | None, length: timedelta) -> None:
