@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,9 +18,9 @@ from pyspark.sql import types as T  # noqa: N812
 
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.compute.micro_batch import WindowBatch, WrittenFiles
-from tidemark.pipeline.compute.slices import ANSWER, COPIES, PLACE, Output, Search, cut, new_file
+from tidemark.pipeline.compute.slices import ANSWER, COPIES, PLACE, Output, Search, cut, new_file, place_of
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
-from tidemark.pipeline.errors import TableFailed, TidemarkError
+from tidemark.pipeline.errors import CorruptObject, TableFailed, TidemarkError
 from tidemark.pipeline.lake.failures import RAISED
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
@@ -93,8 +94,9 @@ class OwnBatch(WindowBatch):
         with explaining_missing_connector():
             for stretch in runs_of_neighbours(windows):
                 reached = files.between(stretch[0].start - self.lookback, stretch[-1].end)
-                # With one partition, Spark needs no shuffle, whatever the table groups by.
-                is_small = definition.is_sql and reached.rows <= ROWS_OF_ONE_TASK
+                # With one partition, Spark needs no shuffle, whatever the table groups by. In a bucket, several tasks
+                # are faster, because each file takes a few requests.
+                is_small = definition.is_sql and reached.rows <= ROWS_OF_ONE_TASK and not table.table.in_bucket
                 landed = self._landed(stretch, reached, run)
                 input_rows = input_of(landed.coalesce(1) if is_small else landed, stretch, self.lookback)
                 with _failing(definition), explaining_damage():
@@ -121,7 +123,7 @@ class OwnBatch(WindowBatch):
         if not files.files:
             return self.spark.createDataFrame([], columns).withColumn("late", late)  # same nullability as below
         start, end, copies = windows[0].start - self.lookback, windows[-1].end, self._copies(windows, files, run)
-        landed = self.spark.read.options(**READING).schema(columns).parquet(*map(_literal, files.paths))
+        landed = self._read(files.paths, columns)
         if copies is not None:
             file, row = F.substring_index("_metadata.file_path", "/", -2), F.col("_metadata.row_index")
             placed = landed.select("*", file.alias("_file"), row.alias("_row")).join(copies, list(PLACE), "left")
@@ -133,6 +135,22 @@ class OwnBatch(WindowBatch):
             .select(*columns.names)
             .where((event_time >= moment(start)) & (event_time < moment(end)))
         )
+
+    def _read(self, paths: Sequence[str], columns: T.StructType) -> DataFrame:
+        """Return the rows of these files of heartbeats. Raises CorruptObject if a file is gone.
+
+        Spark gets the names of the files and of their folders, and lists each folder once. If it got paths, it would
+        make several requests for each."""
+        folders, names = zip(*(_literal(path).rsplit("/", 1) for path in paths), strict=True)
+        by_name = {**READING, "pathGlobFilter": f"{{{','.join(names)}}}"}
+        with explaining_damage():
+            rows = self.spark.read.options(**by_name).schema(columns).parquet(*sorted(set(folders)))
+            listed = {place_of(unquote(path)) for path in rows.inputFiles()}
+        if gone := sorted({place_of(path) for path in paths} - listed):
+            raise CorruptObject(
+                f"a file of heartbeats is gone: run `tidemark repair`. Nothing was committed ({gone[0]})"
+            )
+        return rows
 
     def _copies(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> DataFrame | None:
         """Find the copies among the heartbeats that these contiguous windows read. Return None if there are none. If
@@ -158,8 +176,8 @@ class OwnBatch(WindowBatch):
 
 
 def _literal(path: str) -> str:
-    """Escape the characters of a path that Spark would interpret as a pattern."""
-    return re.sub(r"([][{}*?\\])", r"\\\1", path)
+    """Escape the characters of a path that Spark would interpret as a pattern, or as the end of one."""
+    return re.sub(r"([][{}*?\\,])", r"\\\1", path)
 
 
 def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:

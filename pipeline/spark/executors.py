@@ -69,7 +69,8 @@ OF_A_DISK = re.compile(r"OSError|IOException|FileSystemException|SPILL_OUT_OF_ME
 """Matches a line of a Spark error about a disk. Other lines may be a custom table's own text, whatever it says."""
 
 DAMAGE = re.compile(
-    r"polars\.exceptions\.ComputeError: parquet: .*|FileNotFoundError: .*event_hour=.*|\[FAILED_READ_FILE\b.*"
+    r"polars\.exceptions\.ComputeError: parquet: .*|(FileNotFoundError|\[PATH_NOT_FOUND\]).*event_hour=.*"
+    r"|\[FAILED_READ_FILE\b.*"
 )
 """Matches the part of a Spark error that says that Polars or Spark cannot read a file of heartbeats."""
 

@@ -51,10 +51,6 @@ SESSION = {
 }
 """Session settings that computing windows needs, on any Spark."""
 
-IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"}
-"""Settings for a lake in a folder: the driver lists up to 10,000 paths itself, which is faster than a Spark job."""
-
-
 WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.compute.worker_daemon"}
 """Spark settings that make Python workers start with the modules for micro-batches already imported. Spark ends idle
 workers after a minute, and importing the modules again takes longer than computing a small window."""
@@ -67,10 +63,6 @@ session survives between the runs of daily windows."""
 GENERATIONS = 50
 """Maximum number of shared session ids that `shared_session` tries, to find one that the server has not closed. A
 server never reopens a closed session, and remembers the last thousand closed ones."""
-
-
-def _of_the_session(settings: Settings) -> dict[str, str]:
-    return SESSION if settings.lake.folder is None else {**SESSION, **IN_A_FOLDER}
 
 
 def _of_a_driver(settings: Settings) -> dict[str, str]:
@@ -91,7 +83,7 @@ def _of_a_driver(settings: Settings) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         **(WORKERS if is_local and is_ours else {}),
-        **_of_the_session(settings),
+        **SESSION,
         **storage_config(settings),
         **chosen.config,
         **carried,
@@ -111,7 +103,7 @@ def session_config(settings: Settings) -> dict[str, str]:
     if not chosen.is_classic:
         # A client may set only session settings: the rest belongs to the server.
         own = {key: value for key, value in chosen.config.items() if key.startswith("spark.sql.")}
-        return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **executors, **own}
+        return {"spark.remote": chosen.remote or "", **SESSION, **executors, **own}
     return {
         "spark.master": settings.spark_master,
         "spark.app.name": "tidemark",

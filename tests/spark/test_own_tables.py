@@ -338,7 +338,9 @@ def test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed(house: H
     assert house.lake.own_table("broken").made() == {}
 
 
-def test_a_damaged_file_a_full_disk_and_a_lost_spark_keep_errors_that_blame_no_table(house: House) -> None:
+def test_a_damaged_file_a_full_disk_and_a_lost_spark_keep_errors_that_blame_no_table(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lost(heartbeats: DataFrame, windows: Windows) -> DataFrame:
         raise ConnectionRefusedError("Spark is gone")
 
@@ -371,6 +373,11 @@ def test_a_damaged_file_a_full_disk_and_a_lost_spark_keep_errors_that_blame_no_t
             house.compute(windowed()(of_payloads), key)
     with pytest.raises(CorruptObject, match=r"run `tidemark repair`.*\(polars"):
         house.compute_base(WINDOWS[0])
+    monkeypatch.setattr(OwnBatch, "_copies", lambda *_: None)  # as if it went away after the search for copies
+    for remove, found in ((file.unlink, f"/{file.name}"), (file.parent.rmdir, "PATH_NOT_FOUND")):
+        remove()
+        with pytest.raises(CorruptObject, match=rf"gone: run `tidemark repair`.*\(.*{found}"):
+            house.compute(windowed()(of_payloads), key)
 
 
 def test_a_column_whose_type_changes_is_refused_and_a_new_one_is_added(house: House) -> None:
