@@ -15,6 +15,7 @@ import pytest
 
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
+from tests.http_server import Quiet, serving
 from tests.pubsub.builders import raising
 from tidemark.pipeline import errors
 from tidemark.pipeline.lake.store.address import (
@@ -151,6 +152,19 @@ def test_a_service_that_does_not_serve_is_unreachable_after_bounded_attempts() -
             objects.create("name", b"content")
         for use in (lambda: objects.read("name"), lambda: list(objects.names("")), lambda: objects.delete("name")):
             with pytest.raises(errors.LakeUnreachable):
+                use()
+
+
+@pytest.mark.parametrize("body", [b"", b"null"])
+def test_an_answer_without_content_is_no_answer(body: bytes) -> None:
+    class Empty(Quiet):
+        def do_GET(self) -> None:  # noqa: N802 (the name that the server calls)
+            self.reply(body)
+
+    with serving(Empty) as endpoint:
+        objects = CloudStorageObjects("gs://bucket/lake", endpoint)
+        for use in (lambda: objects.find("name"), lambda: list(objects.names(""))):
+            with pytest.raises(errors.LakeUnreachable, match="check the network"):
                 use()
 
 

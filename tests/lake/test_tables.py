@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.table import TableAlterer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -136,6 +137,7 @@ FAULTS = [
     (OSError(122, "Disk quota exceeded (os error 122)"), LakeFull, "no space is left.*continue from the durable"),
     (OSError(27, "Unable to copy data to file: File too large (os error 27)"), LakeFull, "`ulimit -f`.*continue"),
     (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "ticks retry"),
+    (FileNotFoundError("gone\n  \x1b[31m↳\x1b[0m 404 Not Found\n"), CorruptObject, "lacks a file: gone 404 Not Found;"),
     (CommitFailedError("a concurrent transaction"), TableConflict, "other writers committed"),
     (CommitFailedError("Unsupported table features required: [RowTracking]"), CorruptObject, "another tool has turned"),
 ]
@@ -161,6 +163,23 @@ def test_a_fault_of_the_store_says_what_to_do_and_the_next_append_goes_on(
     others.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
     with pytest.raises(LakeError, match=r"another tool has turned on .*deletionVectors"):
         append_beats(heartbeats, columns_of([Beat("a", 2)]))
+
+
+def test_a_change_whose_answer_was_lost_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed, heartbeats = TableAlterer.set_table_properties, lake_in(tmp_path).heartbeats()
+    heartbeats.complete(heartbeats.schema)
+    heartbeats.properties = {**heartbeats.properties, "delta.appendOnly": "false"}
+
+    def losing_the_answer(*given: Any, **more: Any) -> None:
+        changed(*given, **more)
+        raise CommitFailedError("Metadata changed since last commit")
+
+    monkeypatch.setattr(TableAlterer, "set_table_properties", losing_the_answer)
+    with pytest.raises(TableConflict, match=r"or the answer to this commit was lost: Metadata .*\. Try again$"):
+        heartbeats.complete(heartbeats.schema)
+    assert heartbeats.complete(heartbeats.schema).version() == 1
 
 
 def commits(tmp_path: Path) -> list[Path]:

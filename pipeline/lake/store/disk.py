@@ -206,7 +206,7 @@ LONGEST = 500
 def storage_error(uri: str, text: str) -> errors.LakeError:
     """Return the LakeError for a library's error message. `text` is the message, and `uri` the address of the file or
     table."""
-    plain = " ".join(DRAWING.sub("", text).split())
+    plain = plain_text(text)
     why, call = plain[:LONGEST] or "no reason given", _call(plain)
     if any(sign in text for sign in FULL):
         return errors.LakeFull(
@@ -245,6 +245,11 @@ def storage_error(uri: str, text: str) -> errors.LakeError:
             )
         return errors.CorruptObject(f"{uri} has a damaged file: {why}; {remedy}")
     return errors.LakeError(f"the lake failed at {uri}: {why}")
+
+
+def plain_text(said: object) -> str:
+    """Return a library's error message on one line, without colour codes and backtrace."""
+    return " ".join(DRAWING.sub("", str(said)).split())
 
 
 def _call(text: str) -> str | None:

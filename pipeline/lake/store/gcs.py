@@ -41,6 +41,8 @@ BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}
 timeout, because a tick must not wait for such an object."""
 PAUSES_SECONDS = (0.25, 2.0)
 """First and longest pause between two attempts."""
+FAILURES = (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError, HTTPError, AttributeError)
+"""Errors that the client library raises. It raises AttributeError if an answer has no body or is not a JSON object."""
 LISTED = "items(name,size,updated),nextPageToken"
 CREATOR = "tidemark-creator"
 """Key in an object's metadata. Its value is a random mark, by which a `create` call recognizes the object that it
@@ -136,7 +138,7 @@ class CloudStorageObjects:
 
     def find(self, name: str) -> pafs.FileInfo:
         """Return an object's size and write time, or a FileInfo of the type NotFound. Raises LakeError."""
-        return _info(name, self._attempt("get", name, lambda: self._bucket.get_blob(self._prefix + name, **ONCE)))
+        return self._attempt("get", name, lambda: _info(name, self._bucket.get_blob(self._prefix + name, **ONCE)))
 
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names that start with `prefix`, in order. Each request returns at most 1,000 names, and is made
@@ -155,7 +157,7 @@ class CloudStorageObjects:
                         yield _info(blob.name.removeprefix(self._prefix), blob)
         except api_errors.NotFound as error:
             raise self._bucket_missing() from error
-        except (api_errors.GoogleAPIError, GoogleAuthError, OSError, HTTPError) as error:
+        except FAILURES as error:
             raise self._explained(error, "list", prefix) from error
         _found_buckets.add(self._place)
 
@@ -192,7 +194,7 @@ class CloudStorageObjects:
                 next(self.names(name), None)  # raises if the bucket itself is missing
                 _found_buckets.add(self._place)
             raise errors.ObjectMissing(f"{self.uri}/{name} does not exist: restore a copy of it") from error
-        except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError, HTTPError) as error:
+        except FAILURES as error:
             raise self._explained(error, call, name) from error
 
     def _bucket_missing(self) -> errors.BucketMissing:

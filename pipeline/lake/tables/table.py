@@ -30,7 +30,7 @@ from tidemark.pipeline.contract.messages import MOMENT as MOMENT
 from tidemark.pipeline.errors import REFUSALS, CorruptObject, LakeError, NewerFormat, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import admit, claim
-from tidemark.pipeline.lake.store.disk import storage_error
+from tidemark.pipeline.lake.store.disk import plain_text, storage_error
 from tidemark.pipeline.lake.tables.commit_sync import CommitSync
 from tidemark.pipeline.lake.tables.table_log import TableLog
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -591,7 +591,8 @@ def table_errors(uri: str, gone: Callable[[str], LakeError] = CorruptObject) -> 
         if "Unsupported table features" in str(error):
             raise _foreign_features(uri, error) from error
         raise TableConflict(
-            f"other writers committed to {uri} first: {error}. Nothing was committed; try again"
+            f"other writers committed to {uri} first, or the answer to this commit was lost: {plain_text(error)}. Try "
+            "again"
         ) from error
     except SchemaMismatchError as error:
         raise LakeError(
@@ -602,5 +603,5 @@ def table_errors(uri: str, gone: Callable[[str], LakeError] = CorruptObject) -> 
         raise CorruptObject(f"{uri} has a damaged file: {error}; run `tidemark repair`, which names it") from error
     except (DeltaError, OSError) as error:
         if isinstance(error, FileNotFoundError):
-            raise gone(f"{uri} lacks a file: {error}; `tidemark repair` says what depends on it") from error
+            raise gone(f"{uri} lacks a file: {plain_text(error)}; `tidemark repair` says what depends on it") from error
         raise storage_error(uri, str(error)) from error
