@@ -142,15 +142,14 @@ class OwnBatch(WindowBatch):
         Spark gets the names of the files and of their folders, and lists each folder once. If it got paths, it would
         make several requests for each."""
         folders, names = zip(*(_literal(path).rsplit("/", 1) for path in paths), strict=True)
-        by_name = {**READING, "pathGlobFilter": f"{{{','.join(names)}}}"}
+        reader, wanted = self.spark.read.options(**READING).schema(columns), set(map(place_of, paths))
         with explaining_damage():
-            rows = self.spark.read.options(**by_name).schema(columns).parquet(*sorted(set(folders)))
+            rows = reader.parquet(*sorted(set(folders)), pathGlobFilter=f"{{{','.join(names)}}}")
             listed = {place_of(unquote(path)) for path in rows.inputFiles()}
-        if gone := sorted({place_of(path) for path in paths} - listed):
-            raise CorruptObject(
-                f"a file of heartbeats is gone: run `tidemark repair`. Nothing was committed ({gone[0]})"
-            )
-        return rows
+        if gone := sorted(wanted - listed):
+            raise CorruptObject(f"heartbeats lack a file: run `tidemark repair`. Nothing was committed ({gone[0]})")
+        # Another tool may have given files in several folders one name, and the table may no longer have all of them.
+        return rows if listed == wanted else reader.parquet(*map(_literal, paths))
 
     def _copies(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> DataFrame | None:
         """Find the copies among the heartbeats that these contiguous windows read. Return None if there are none. If

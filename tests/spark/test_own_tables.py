@@ -1,5 +1,6 @@
 """Tables of one's own: the examples beside DuckDB on the same data, and what goes wrong in somebody's function."""
 
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -376,8 +377,22 @@ def test_a_damaged_file_a_full_disk_and_a_lost_spark_keep_errors_that_blame_no_t
     monkeypatch.setattr(OwnBatch, "_copies", lambda *_: None)  # as if it went away after the search for copies
     for remove, found in ((file.unlink, f"/{file.name}"), (file.parent.rmdir, "PATH_NOT_FOUND")):
         remove()
-        with pytest.raises(CorruptObject, match=rf"gone: run `tidemark repair`.*\(.*{found}"):
+        with pytest.raises(CorruptObject, match=rf"run `tidemark repair`.*\(.*{found}"):
             house.compute(windowed()(of_payloads), key)
+
+
+def test_a_file_that_the_table_no_longer_has_is_not_read_beside_one_of_the_same_name(house: House) -> None:
+    @windowed(lookback="1h")
+    def counted(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        return heartbeats.groupBy("window").count()
+
+    house.land(("n", -10.0))
+    (before,) = (house.folder / "heartbeats").rglob("*.parquet")
+    house.land(("n", 10.0))
+    (inside,) = set((house.folder / "heartbeats").rglob("*.parquet")) - {before}
+    shutil.copy(before, before.with_name(inside.name))
+    house.compute(counted, WINDOWS[0].key)
+    assert house.rows(counted) == [{"count": 2, "window": WINDOWS[0].key}]
 
 
 def test_a_column_whose_type_changes_is_refused_and_a_new_one_is_added(house: House) -> None:
