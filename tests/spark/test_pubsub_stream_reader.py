@@ -169,6 +169,8 @@ def test_a_batch_read_lands_once_under_its_name_and_no_more_than_its_limit(world
     again.subscription = raising(SubscriptionMissing("gone"))  # type: ignore[method-assign]
     assert ids_in(again, again.partitions()) == first, "served as it was planned, without Pub/Sub"
     assert sorted([*first, *read(landing="rest")], key=int) == [str(number) for number in range(1, 11)]
+    with pytest.raises(InvalidSettings, match=r"landing = 'rest' is the name of an earlier read of projects/.*/base"):
+        read(landing="rest", subscription="another")
 
 
 @pytest.mark.parametrize(

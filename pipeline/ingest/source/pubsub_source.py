@@ -8,7 +8,7 @@ have landed and pulls nothing.
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -66,13 +66,14 @@ must be the same. The first end offset has the run's real name."""
 @dataclass(frozen=True, slots=True)
 class Offset:
     """The end of a batch. It has everything that must be the same when the batch is read again, and it determines the
-    names of the batch's landings."""
+    names of the batch's landings. Only the plan of a batch read has the path of its `subscription`."""
 
     run: str
     batch: int
     readers: int
     lake: str
     watermark_us: int | None = None
+    subscription: str | None = None
 
     def written(self) -> dict[str, Any]:
         """Return the offset as Spark stores it in its checkpoint and shows it in a query's progress."""
@@ -267,16 +268,22 @@ class PubSubReader(NamedReader, DataSourceReader):
 
     def partitions(self) -> list[LandingPartition]:
         """Return one partition per reader, as planned by the first read with this landing name. Raises InvalidSettings
-        if the option `landing` is missing."""
+        if the option `landing` is missing, or names a read of another subscription."""
         if (name := self._options.landing) is None:
             raise InvalidSettings(
                 "a batch read of pubsub needs the option landing: set it to a name for this read. Messages are "
                 "acknowledged when they are read; reading again with the same name returns the same rows and pulls "
                 "nothing"
             )
-        plans = Notes(self.lake.objects(), PLAN)
-        plans.ensure(name, self._planned(name, 0))
-        return plans.read(name).partitions(self.getDefaultReadLimit())
+        plans, path = Notes(self.lake.objects(), PLAN), self._options.path
+        plans.ensure(name, replace(self._planned(name, 0), subscription=path))
+        planned = plans.read(name)
+        if planned.subscription not in (None, path):  # earlier versions did not store it
+            raise InvalidSettings(
+                f"landing = {name!r} is the name of an earlier read of {planned.subscription}: choose another name to "
+                f"read {path}. Nothing was pulled"
+            )
+        return planned.partitions(self.getDefaultReadLimit())
 
 
 class PubSubStreamReader(NamedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
