@@ -1,9 +1,11 @@
 """Libraries are imported by what uses them: a gate, a command or a Dagster project does not wait for the others'."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from tests.cli.command import TIDEMARK
@@ -56,6 +58,16 @@ import pyarrow, pyspark.worker, tidemark.pipeline.compute.columns
 pyarrow.scalar(True)
 print({name.partition(".")[0] for name in {*sys.modules} - found})"""
     assert ended([sys.executable, "-W", "ignore", "-c", code]).stdout == "set()\n"
+
+
+def test_a_python_worker_imports_the_installed_pyspark_and_not_its_zip_file(tmp_path: Path) -> None:
+    installed = Path(pyspark.__file__)
+    zipped = shutil.copy(installed.parent / "python/lib/pyspark.zip", tmp_path)
+    code = "import tidemark.pipeline.compute.worker_daemon, pyspark; print(pyspark.__file__)"
+    for path, imported in ((installed.parent / "python/lib/pyspark.zip", installed), (zipped, f"{zipped}/pyspark/")):
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), *sys.path])}
+        found = ended([sys.executable, "-W", "ignore", "-c", code], variables=variables).stdout
+        assert found.startswith(str(imported)), "another Spark's own PySpark stays"
 
 
 @pytest.mark.parametrize("name", PLACES)

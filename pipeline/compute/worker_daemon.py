@@ -3,8 +3,15 @@ before the process forks, so that new workers start immediately. New workers are
 ones after a minute."""
 
 import gc
+import sys
+from os.path import realpath
 
 gc.disable()  # modules are not garbage: collecting takes a fifth of the start-up time
+
+# Spark puts PySpark first on the path as a zip file, whose modules Python compiles at each start. That takes a second.
+# So the zip file of the installed PySpark is left out.
+zipped = {realpath(f"{path}/pyspark/python/lib/pyspark.zip") for path in sys.path}
+sys.path[:] = [path for path in sys.path if realpath(path) not in zipped]
 
 import pyarrow as pa  # noqa: E402
 import pyspark.worker  # noqa: E402, F401
