@@ -23,6 +23,8 @@ PROTO_TEXT = b'{"device": "d", "tags": {"a": "1"}, "inner": {"inner": {"device":
 NESTED = b"".join(b"\x4a" + b"\x7f" for _ in range(2000))
 """`inner` of protobuf, in itself."""
 
+DEEP = [opening * times for opening in (b"[", b'{"a":', b"\x4a") for times in (10, 5000)]
+
 
 @pytest.fixture(scope="module")
 def decoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PayloadDecoder]:
@@ -65,7 +67,7 @@ def hostile(draw: st.DrawFn, valid: bytes) -> bytes:
         return valid[:at] + valid
     if way == "huge":
         return valid[:at] + draw(st.sampled_from(HUGE)) + valid[at + draw(st.integers(0, 1)) :]
-    return draw(st.sampled_from([b"[", b'{"a":', b"\x4a", NESTED])) * draw(st.sampled_from([10, 5000]))
+    return draw(st.sampled_from([*DEEP, NESTED, 100 * NESTED]))
 
 
 def odd_schemas() -> st.SearchStrategy[Any]:
