@@ -1,6 +1,7 @@
 """Run as a program: clients of the shared session, one after another. The second closes it, the third closes the next
-one, and then there is none to share. The first computes the windows of a lake. Prints the ids of their sessions and how
-many rows the windows have, as JSON. A process holds one kind of session, so that the tests start this one."""
+one, and then there is none to share. The first two work on Spark, and the first computes the windows of a lake. Prints
+the ids of their sessions and how many rows the windows have, as JSON. A process holds one kind of session, so that the
+tests start this one."""
 
 import json
 import sys
@@ -19,7 +20,8 @@ if __name__ == "__main__":
     for closes in (False, True, True, None):
         session = shared_session(config)
         assert session.conf.get("spark.sql.session.timeZone") == "UTC"
-        assert warm_up(session) == 10
+        if len(names) < 2:
+            assert warm_up(session) == 10
         rows = rows or sum(House(Path(sys.argv[2]), session).compute(WINDOWS).rows.values())
         names.append(session.session_id)  # type: ignore[attr-defined]
         if closes is not None:
