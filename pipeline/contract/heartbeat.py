@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
+from types import NoneType
 from typing import Any
 
 import orjson
@@ -319,24 +320,29 @@ def field_place(path: str, otherwise: PlaceKind) -> Place:
     return Place(otherwise, path)
 
 
+PLAIN: Mapping[FieldKind, type] = {FieldKind.NUMBER: float, FieldKind.TEXT: str, FieldKind.BOOLEAN: bool}
+"""The type of a parsed value that is stored as it is, by kind."""
+
+
 def read_field(value: Any, kind: FieldKind) -> Any:
     """Return a compared field's value, or None if it is absent, null or not of the configured kind. For the kind JSON,
     the value is returned as JSON text with sorted keys."""
-    if value is None:
-        return None
-    match kind:
-        case FieldKind.NUMBER:
-            usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            return float(value) if usable else None
-        case FieldKind.TEXT:
-            return value if isinstance(value, str) else None
-        case FieldKind.BOOLEAN:
-            return value if isinstance(value, bool) else None
-        case FieldKind.JSON:
-            try:
-                return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-            except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
-                return None
+    if kind is FieldKind.JSON and value is not None:
+        try:
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+        except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
+            return None
+    if kind is FieldKind.NUMBER:
+        return float(value) if type(value) in (int, float) and math.isfinite(value) else None
+    return value if type(value) is PLAIN.get(kind) else None
+
+
+def read_each(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
+    """Return what `read_field` returns for each value, and the positions of the values that are not of this kind."""
+    if {PLAIN.get(kind), NoneType}.issuperset(map(type, values)):
+        return values, []
+    read = [read_field(value, kind) for value in values]
+    return read, [row for row, value in enumerate(values) if value is not None and read[row] is None]
 
 
 def _missing(place: Place, value: Any) -> str:

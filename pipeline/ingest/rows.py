@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.contract.heartbeat import FieldKind, HeartbeatReader, MessageContract, read_attribute, read_field
+from tidemark.pipeline.contract.heartbeat import FieldKind, HeartbeatReader, MessageContract, read_attribute, read_each
 from tidemark.pipeline.contract.judging import Judged, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import MOMENT, Ints, Messages
 from tidemark.pipeline.contract.payloads.rejections import Undecided
@@ -19,14 +18,6 @@ from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.contract.places import LONGEST_ID, Element, Place, PlaceKind, Rows, suffix, values_in
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
-
-PLAIN: Mapping[FieldKind, frozenset[type]] = {
-    FieldKind.NUMBER: frozenset({float, NoneType}),
-    FieldKind.TEXT: frozenset({str, NoneType}),
-    FieldKind.BOOLEAN: frozenset({bool, NoneType}),
-    FieldKind.JSON: frozenset({NoneType}),
-}
-"""Types of parsed values that a column of each kind accepts without conversion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,38 +117,28 @@ def _elements(judged: Judged, elements: Rows, rows: Any) -> dict[str, pa.Array]:
     }
 
 
-def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
-    """Convert the values of a compared field to the configured type. Values that do not have this type become null.
-    Also return the positions of these values."""
-    plain = PLAIN[kind]
-    if plain.issuperset(map(type, values)):
-        return values, []
-    read = [value if type(value) in plain else read_field(value, kind) for value in values]
-    return read, [row for row, value in enumerate(values) if value is not None and read[row] is None]
-
-
 def _field(
     judged: Judged, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
 ) -> tuple[list[Any], list[int]]:
-    """Convert the values of a field of the contract, as `field_column` does. `known` contains the payload of each row
+    """Convert the values of a field of the contract, as `read_each` does. `known` contains the payload of each row
     in `rows`. If messages hold several heartbeats, `known` contains the element of each row instead."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
         texts = judged.attributes.column(place.name).take(pa.array(rows)).to_pylist()
-        return field_column([read_attribute(text, kind) for text in texts], kind)
+        return read_each([read_attribute(text, kind) for text in texts], kind)
     if contract.each is not None and place.kind is PlaceKind.PAYLOAD:
         return _repeated(place, kind, known)
-    return field_column(values_in(place, known), kind)
+    return read_each(values_in(place, known), kind)
 
 
 def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
-    """Convert the value at a place in the whole payload, as `field_column` does. Read it once per message, and repeat
+    """Convert the value at a place in the whole payload, as `read_each` does. Read it once per message, and repeat
     it per element. Text of more than LONGEST_ID characters becomes null, because a message may have many elements."""
     read: dict[int, tuple[Any, bool]] = {}
     for element in elements:
         if id(element.whole) not in read:
             value = element.find(place)
-            one = read_field(value, kind)
+            (one,), _ = read_each([value], kind)
             one = None if isinstance(one, str) and len(one) > LONGEST_ID else one
             read[id(element.whole)] = one, one is None and value is not None
     values = [read[id(element.whole)] for element in elements]

@@ -341,15 +341,11 @@ class MonitoringBacklog:
                 f"Cloud Monitoring gave no answer about the backlog of {self._subscription}: {error.__cause__}; the "
                 "next tick asks again"
             ) from error
-        about = f"Cloud Monitoring's answer about {self._subscription}"
-        for page in pages:
-            if page.execution_errors:
-                raise errors.ReadingUnavailable(
-                    f"{about} may be incomplete, and is not used: {page.execution_errors[0].message}; the next tick "
-                    "asks again"
-                )
-        if len(pages) > MAX_PAGES:
+        wrong = [f"may be incomplete ({page.execution_errors[0].message})" for page in pages if page.execution_errors]
+        wrong += [f"has more than {MAX_PAGES} pages"] * (len(pages) > MAX_PAGES)
+        if wrong:
             raise errors.ReadingUnavailable(
-                f"{about} has more than {MAX_PAGES} pages, and is not used; the next tick asks again"
+                f"Cloud Monitoring's answer about {self._subscription} {wrong[0]}, and is not used; the next tick asks "
+                "again"
             )
         return [series for page in pages for series in page.time_series]

@@ -1,8 +1,7 @@
 """Lands messages under a name, so that Spark can safely start a micro-batch twice. A manifest lists the rows that
-landed under the name.
+landed under the name. If there is a manifest, a reader returns the listed rows, and does not call this module.
 
-If there is a manifest for a name, a reader returns the listed rows and pulls nothing. The guarantee follows from the
-order of steps: pull, make durable, create the manifest, acknowledge.
+The guarantee follows from the order of steps: pull, make durable, create the manifest, acknowledge.
 """
 
 import sys
@@ -48,8 +47,8 @@ def land_named(
     reader: HeartbeatReader,
     is_over: Callable[[], bool],
 ) -> NamedLanding:
-    """Return the landing with this name. If there is none yet, pull `batches` of messages, make them durable, create
-    the manifest, and acknowledge them.
+    """Pull `batches` of messages, make them durable, create the manifest with this name, and acknowledge them. Return
+    the landing, or that of another reader that was faster. Call this function only if there is no such manifest.
 
     Guarantee: a manifest is never replaced, and each acknowledged message is in rows that the manifest lists, or in
     `quarantine`. This holds even if several readers try the name at the same time, die, or are restarted. Only the
@@ -61,11 +60,9 @@ def land_named(
     deleted, so the function raises LandingOver and acknowledges nothing. Raises PubSubError or LakeError. After an
     error, the guarantee still holds, and a retry is safe.
     """
-    manifests = Notes(objects, MANIFEST)
-    if (landed := manifests.find(name)) is not None:
-        return landed
     if is_over():
         raise _over(name)
+    manifests = Notes(objects, MANIFEST)
     pieces, subscription, clock = _Pieces(objects, name), batches.subscription, batches.clock
     until = clock.monotonic() + batches.budget.max_time.total_seconds()
     # The pieces are not divided by event hour, so no message is given back because of its hour.
