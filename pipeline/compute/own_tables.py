@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -45,6 +46,11 @@ several times as much in Spark's driver."""
 READING = {"parquet.filter.dictionary.enabled": "false"}
 """Options for Spark's reader of heartbeats. It skips row groups by their statistics. By default, it also compares each
 event time in their dictionaries, which skips hardly any more."""
+
+MERGED = 2
+"""If the files have more rows than this times the rows that the windows read, they are merged files of whole hours.
+Spark then gets the range of times as constants, by which it skips row groups. Otherwise it gets none: it would generate
+and compile its code again for each range, which takes longer than reading some rows more."""
 
 START, END = "window_start", "window_end"
 """Input columns with the start and the end of the window that reads the row."""
@@ -116,25 +122,24 @@ class OwnBatch(WindowBatch):
         return {window.key: self.digests[window.key] for window in windows}
 
     def _landed(self, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> DataFrame:
-        """Return the heartbeats that these contiguous windows read, without copies. A heartbeat is late only if all its
-        copies are late. A column that a file lacks is null."""
+        """Return the heartbeats that these contiguous windows read, without copies, and perhaps further ones of the
+        same files. A heartbeat is late only if all its copies are late. A column that a file lacks is null."""
         columns = spark_schema(column for column in self.heartbeats.schema if column.name != EVENT_HOUR)
-        event_time, late = F.col("event_time"), F.coalesce("late", F.lit(True))
+        late = F.coalesce("late", F.lit(True))
         if not files.files:
             return self.spark.createDataFrame([], columns).withColumn("late", late)  # same nullability as below
-        start, end, copies = windows[0].start - self.lookback, windows[-1].end, self._copies(windows, files, run)
-        landed = self._read(files.paths, columns)
+        copies, landed = self._copies(windows, files, run), self._read(files.paths, columns)
         if copies is not None:
             file, row = F.substring_index("_metadata.file_path", "/", -2), F.col("_metadata.row_index")
             placed = landed.select("*", file.alias("_file"), row.alias("_row")).join(copies, list(PLACE), "left")
             is_dropped = F.col("_is_dropped")
             is_kept, late = is_dropped.isNull() | ~is_dropped, late & is_dropped.isNull()
             landed = placed.where(is_kept)
-        return (
-            landed.withColumn("late", late)
-            .select(*columns.names)
-            .where((event_time >= moment(start)) & (event_time < moment(end)))
-        )
+        landed = landed.withColumn("late", late).select(*columns.names)
+        start, end, event_time = windows[0].start - self.lookback, windows[-1].end, F.col("event_time")
+        if files.rows <= MERGED * np.ptp(files.rows_before([start, end])):
+            return landed
+        return landed.where((event_time >= moment(start)) & (event_time < moment(end)))
 
     def _read(self, paths: Sequence[str], columns: T.StructType) -> DataFrame:
         """Return the rows of these files of heartbeats. Raises CorruptObject if a file is gone.
@@ -191,17 +196,23 @@ def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedel
     """Pair each heartbeat with each window that reads it, one row per pair. A window reads the heartbeats with an event
     time in `[start - lookback, end)`. The windows must be contiguous."""
     start, end = windows[0].start, windows[-1].end
-    length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
-    since_us = F.unix_micros("event_time") - F.lit(to_us(start))
+    span_us, lookback_us = duration_us(end - start), duration_us(lookback)
+    length_us, event_us = span_us // len(windows), F.unix_micros("event_time")
+    # Spark writes a constant number into the code that it generates, and compiles this code again for each start. It
+    # passes a constant array to the code instead. The index 0 is the sign bit of the event time: Spark would replace an
+    # element at a constant index by its value.
+    start_us = F.get(F.array(F.lit(to_us(start))), F.shiftright(event_us, 63).cast("int"))
+    since_us = event_us - start_us
     first = F.greatest(_whole(since_us, length_us), F.lit(0))
     last = F.least(_whole(since_us + F.lit(lookback_us), length_us), F.lit(len(windows) - 1))
     number = F.explode(F.sequence(first, last)) if lookback_us else first
     keys = F.array(*(F.lit(window.key) for window in windows))
-    start_us = F.lit(to_us(start)) + F.col("_number").cast("bigint") * F.lit(length_us)
-    paired = heartbeats.select("*", number.alias("_number")).select(
+    read = heartbeats.where((since_us >= F.lit(-lookback_us)) & (since_us < F.lit(span_us)))
+    window_us = start_us + F.col("_number").cast("bigint") * F.lit(length_us)
+    paired = read.select("*", number.alias("_number")).select(
         F.get(keys, F.col("_number")).alias(PARTITION),
-        F.timestamp_micros(start_us).alias(START),
-        F.timestamp_micros(start_us + F.lit(length_us)).alias(END),
+        F.timestamp_micros(window_us).alias(START),
+        F.timestamp_micros(window_us + F.lit(length_us)).alias(END),
         "*",
     )
     return paired.drop("_number")

@@ -20,10 +20,11 @@ from tests.clock import ManualClock
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, T0, Beat, at, by_message, columns_of, expected, naive
 from tests.spark.test_columns import dirty, landed
+from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.compute import slices
 from tidemark.pipeline.compute.columns import DiffPlan
 from tidemark.pipeline.compute.micro_batch import MicroBatch, ReplacedWindows, compute_windows
-from tidemark.pipeline.compute.own_tables import OwnBatch
+from tidemark.pipeline.compute.own_tables import OwnBatch, input_of
 from tidemark.pipeline.compute.slices import Output
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows, loaded_tables, own_tables, windowed
 from tidemark.pipeline.contract.heartbeat import FieldKind
@@ -199,6 +200,18 @@ def test_an_example_has_duckdbs_rows_through_late_heartbeats_a_backfill_and_a_re
     assert house.due(table, at(1500)) == [WINDOWS[1].key]
     house.compute(table, WINDOWS[1].key)
     assert house.rows(table) == before
+
+
+@pytest.mark.parametrize("lookback", [timedelta(0), PLAN.lookback])
+def test_spark_compiles_nothing_anew_for_later_windows(
+    lookback: timedelta, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heartbeats, generated = spark.range(3).select(F.timestamp_seconds("id").alias("event_time")), set()
+    for start in (T0, T0 + PLAN.window_length):
+        input_of(heartbeats, [*BASE.between(start, start + PLAN.window_length)], lookback).explain("codegen")
+        generated.add(capsys.readouterr().out.partition("Generated code:")[2])
+    (code,) = generated
+    assert str(duration_us(PLAN.window_length)) in code
 
 
 @pytest.mark.parametrize(("batches", "lookback", "in_one_task"), [(1, "0s", True), (4, "10m", True), (4, "10m", False)])
