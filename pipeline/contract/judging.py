@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,13 +20,11 @@ from tidemark.pipeline.contract.heartbeat import (
     HeartbeatReader,
     MessageContract,
 )
-from tidemark.pipeline.contract.messages import MOMENT, Attributes, Ints, Messages
+from tidemark.pipeline.contract.messages import MOMENT, Attributes, Bools, Ints, Messages
 from tidemark.pipeline.contract.payloads.decoder import Decoded
 from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided
 from tidemark.pipeline.contract.payloads.schemas import Asking
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, Rows, expanded, id_of, suffix, values_in
-
-Bools = npt.NDArray[np.bool_]
 
 RULES = 7
 """Version of the rules that judge messages. Increment it whenever a verdict, a stream, an id or an event time
@@ -78,7 +75,7 @@ def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) ->
             yield judge(part, decoded, reader)
             continue
         for rows in expanded(each, *decoded):
-            repeated = decoded.attributes.repeated(rows.first + rows.owners_array())
+            repeated = decoded.attributes.repeated(rows.first + rows.owners)
             yield judge(part.between(rows.first, rows.end), Decoded(repeated, rows.payloads), reader, rows)
 
 
@@ -109,7 +106,7 @@ def judge(messages: Messages, decoded: Decoded, reader: HeartbeatReader, element
         if row not in rejections:  # otherwise it is rejected regardless of its payload
             (undecided if isinstance(unread_one, Undecided) else rejections)[row] = unread_one
     if elements is not None:
-        for row, rejection in _of_too_many_hours(elements.owners_array(), is_heartbeat, event_us):
+        for row, rejection in _of_too_many_hours(elements.owners, is_heartbeat, event_us):
             is_heartbeat[row], rejections[row] = False, rejection
     if named:
         stream_ids = pa.array([named.get(row, one) for row, one in enumerate(stream_ids.to_pylist())], pa.string())

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 MOMENT = pa.timestamp("us", tz="UTC")
 

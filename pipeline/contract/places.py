@@ -7,21 +7,19 @@ of the number of elements.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple
 
 import jmespath
 import numpy as np
-import numpy.typing as npt
 import orjson
 from jmespath.exceptions import JMESPathError
 from jmespath.functions import Functions
 
-from tidemark.pipeline.contract.messages import Attributes
+from tidemark.pipeline.contract.messages import Attributes, Bools, Ints
 from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -214,7 +212,7 @@ ROWS_AT_ONCE, REPEATED_AT_ONCE = 50_000, 32 << 20
 group ends after the message that reaches a limit."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of the messages `[first, end)` of a batch.
 
@@ -224,32 +222,29 @@ class Rows:
 
     first: int
     end: int
-    owners: list[int] = field(default_factory=list)
-    payloads: list[Element | Rejection | Undecided] = field(default_factory=list)
-
-    def owners_array(self) -> npt.NDArray[np.int64]:
-        """Return `owners` as an array."""
-        return np.array(self.owners, dtype=np.int64)
+    owners: Ints
+    payloads: Sequence[Element | Rejection | Undecided]
 
     def rejections(self, by_row: Mapping[int, Rejection]) -> dict[int, Rejection]:
         """Convert the rejections of rows to rejections of messages, keyed by message position, counted from `first`. A
         message is rejected with the reason of its first rejected row."""
-        elements, unusable = Counter(self.owners), Counter(self.owners[row] for row in by_row)
+        rows = np.array(sorted(by_row, reverse=True), dtype=np.int64)  # reversed: each message keeps its first one
+        elements, unusable = np.bincount(self.owners), np.bincount(self.owners[rows])
         rejected: dict[int, Rejection] = {}
-        for row in sorted(by_row, reverse=True):  # reversed: each message keeps its first one
-            message, first, element = self.owners[row], by_row[row], self.payloads[row]
+        for row in rows.tolist():
+            message, first, element = int(self.owners[row]), by_row[row], self.payloads[row]
             if isinstance(element, Element):
                 of, cannot = elements[message], f"{unusable[message]} of {elements[message]} elements cannot be used"
                 first = Rejection(first.reason, f"element #{element.number} of {of}: {first.detail}; {cannot}")
             rejected[message] = first
         return rejected
 
-    def counted(self, is_heartbeat: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def counted(self, is_heartbeat: Bools) -> Bools:
         """Return a mask of the rows to count on the tracking subscription: each heartbeat, and each message's first
         row that is not a heartbeat. The quarantine, too, has one row per rejected message."""
         rejected = np.flatnonzero(~is_heartbeat)
         counted = is_heartbeat.copy()
-        counted[rejected[np.unique(self.owners_array()[rejected], return_index=True)[1]]] = True
+        counted[rejected[np.unique(self.owners[rejected], return_index=True)[1]]] = True
         return counted
 
 
@@ -260,20 +255,19 @@ def suffix(element: Any) -> str:
 
 def expanded(each: Place, attributes: Attributes, payloads: Sequence[Any]) -> Iterator[Rows]:
     """Yield the rows of messages in groups, in order. No message is split. Without messages, yield one empty group."""
-    rows, repeated = Rows(0, 0), 0
+    owners, elements, first, repeated = list[int](), list[Element | Rejection | Undecided](), 0, 0
     for message, (held, payload) in enumerate(zip(attributes.dicts(), payloads, strict=True)):
         is_unread = isinstance(payload, Rejection | Undecided)
         found = payload if is_unread else elements_of(each, held, payload)
         of_message = found if isinstance(found, list) else [found]
-        rows.owners += [message - rows.first] * len(of_message)
-        rows.payloads += of_message
-        rows.end = message + 1
+        owners += [message - first] * len(of_message)
+        elements += of_message
         repeated += len(of_message) * _length(held)
-        if len(rows.owners) >= ROWS_AT_ONCE or repeated >= REPEATED_AT_ONCE:
-            yield rows
-            rows, repeated = Rows(message + 1, message + 1), 0
-    if rows.owners or not rows.first:
-        yield rows
+        if len(owners) >= ROWS_AT_ONCE or repeated >= REPEATED_AT_ONCE:
+            yield Rows(first, message + 1, np.array(owners, dtype=np.int64), elements)
+            owners, elements, first, repeated = [], [], message + 1, 0
+    if owners or not first:
+        yield Rows(first, len(payloads), np.array(owners, dtype=np.int64), elements)
 
 
 def elements_of(each: Place, attributes: Mapping[str, str], payload: Any) -> list[Element] | Rejection:

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Rejection, Undecided
-from tidemark.pipeline.contract.judging import Bools, Judged, judge, judged_parts, publisher_ids
-from tidemark.pipeline.contract.messages import Messages
+from tidemark.pipeline.contract.judging import Judged, judge, judged_parts, publisher_ids
+from tidemark.pipeline.contract.messages import Bools, Messages
 from tidemark.pipeline.contract.payloads.decoder import READ_BY, Decoded
 from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints
 
@@ -159,7 +159,7 @@ def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) 
     if elements is not None:
         published_us = published_us[elements.owners]
         is_counted &= elements.counted(is_good)
-        undecided = {elements.owners[row]: why for row, why in undecided.items()}
+        undecided = {int(elements.owners[row]): why for row, why in undecided.items()}
     firsts, event_us = NO_FIRSTS, np.where(is_good, event_us, NO_MINIMUM)
     if copies.is_on:
         ids = publisher_ids(reader.contract, judged)
@@ -169,7 +169,7 @@ def _counted(judged: Judged, reader: HeartbeatReader, copies: RememberedCopies) 
             read_by = READ_BY if written.has_schema or written.envelope else ()
             said = (judged.attributes.column(name).to_pylist() for name in read_by)
             sent = messages.payloads
-            data = sent if elements is None else [sent[owner] for owner in elements.owners]
+            data = sent if elements is None else [sent[owner] for owner in elements.owners.tolist()]
             keys = keys_of(judged.stream_ids.to_pylist(), ids.to_pylist(), judged.event_us.tolist(), data, *said)
             are_copies = named & copies.are_copies(keys, published_us)
             firsts = np.stack([keys, published_us])[:, named & ~are_copies]

@@ -74,7 +74,7 @@ class Requeuer:
             notes, rejudged = self.requeued.between(day, day), self.rejudged.by_day(day, day)[day]
             columns = [*REJUDGED, *(column.name for column in message_columns())]
             rejudged_us = pc.max(rejudged["judged_at_us"]).as_py() or 0  # in the future if the clock was set back
-            rejected = self.quarantine.rejected(columns, selection, day, rejudged, damaged)  # in parts of small files
+            rejected = self.quarantine.rejected(columns, selection, day, rejudged, damaged)  # in small parts
             for rows in merged(rejected, BATCH_BYTES, BATCH_ROWS):
                 done += self._requeue(rows, day, notes, from_us(rejudged_us + 1), dry_run=dry_run)
                 tell(len(rows))
@@ -100,7 +100,7 @@ class Requeuer:
         for judged in judged_rows(messages, self.reader, Asking(to_us(now)), self.log.newest().watermark):
             passing = without(judged.heartbeats, noted)
             ids = passing["message_id"].combine_chunks()
-            # They are there if another delivery passed, or if an earlier requeue was killed after landing them.
+            # They have landed if another delivery passed, or if an earlier requeue was killed after landing them.
             there = self.heartbeats.landed_of(ids, bucket_start(first), bucket_start(last + 1)) if len(ids) else ids
             fresh = without(passing, there)
             if len(fresh) and not dry_run:

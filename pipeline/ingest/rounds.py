@@ -73,16 +73,16 @@ readers then recognize copies of these messages. One round is not enough, becaus
 a round."""
 
 NEW = timedelta(minutes=1)
-"""Maximum age of a reading that a run uses. The newest decision may be this old too, or three ticks old if that is
-longer. If the decision is older, no sensor is ticking, and the run reads the backlogs itself."""
+"""Maximum age of a reading that a run uses. The same limit applies to the newest decision, or three ticks if that is
+longer. If the newest decision is older, no sensor ticks, and the run reads the backlogs itself."""
 
 SLOW = 1.5
 """A round is reported as slow if it takes this many times its planned duration. The first round is never reported,
 because it also waits for Spark to start its workers."""
 
 A_TRACKER_IN = 4
-"""One in this many readers reads tracking, which costs less than base. While tracking is behind, all readers read
-tracking."""
+"""One reader of this many reads tracking, because tracking costs less than base. While tracking is behind, all readers
+read tracking."""
 
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
 """A run ends after DRY_ROUNDS consecutive rounds that together read both subscriptions and find few messages. If a

@@ -57,7 +57,7 @@ def _rows_of(
 ) -> JudgedRows:
     messages, elements, payloads = judged.messages, judged.elements, judged.payloads
     landed_at = pa.scalar(landed_us, MOMENT)
-    owners = np.arange(len(messages)) if elements is None else elements.owners_array()
+    owners = np.arange(len(messages)) if elements is None else elements.owners
     rows = np.flatnonzero(judged.is_heartbeat)
     of_rows = owners[rows]
     left = of_rows[:0] if leave is None else leave(judged.event_us[rows], of_rows, messages.published_us[of_rows])
@@ -103,7 +103,7 @@ def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
 def _elements(judged: Judged, elements: Rows, rows: Any) -> dict[str, pa.Array]:
     """Return the message columns for these elements. Each element has its own id. Only the first row of a message
     contains the payload."""
-    owners = elements.owners_array()[rows]
+    owners = elements.owners[rows]
     table = judged.messages.table
     columns = _taken(Messages(table.drop_columns("payload")), owners)
     is_later = np.zeros(len(owners), dtype=np.bool_)

@@ -62,8 +62,8 @@ class SampleReading:
     - `attributes` are given to bare payloads.
     - `published` is the publish time of each message. If it is None, the publish time in the message is used, or else
       `now`.
-    - `encoding` is that of payloads. With JSON, a file may have one payload per line. With Avro, a file may be an Avro
-      object container file, in which each record is a payload.
+    - `encoding` is the encoding of the payloads. With JSON, a file may have one payload per line. With Avro, a file may
+      be an Avro object container file, in which each record is a payload.
     """
 
     now: datetime

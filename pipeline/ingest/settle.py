@@ -60,8 +60,8 @@ class Settling:
         entry.
 
         The commits of the tables have this `metadata`. If `used` is given, the log entry records the usage: `used`
-        plus the readers' usage. If `used` is None, the entry records no usage, because this
-        process's decisions record it.
+        plus the readers' usage. If `used` is None, the entry records no usage, because this process's decisions record
+        it.
 
         Raises PubSubError or LakeError. Raises ContractReplaced if the messages were not judged by the lake's newest
         contract. The guarantee also holds after an error, and messages that were not acknowledged are redelivered.

@@ -1,5 +1,5 @@
-"""Takes messages: pulls and judges them, and keeps the results. Results of base are in durable files that no table
-lists yet, and results of tracking in memory. The leases are extended, and nothing is acknowledged.
+"""Takes messages: pulls and judges them, and keeps the results. Messages of base are kept in durable files that no
+table lists yet, and counts of tracking in memory. Leases are extended, and nothing is acknowledged.
 
 If a reader dies or its result is lost, its messages are redelivered, and no table lists its files. Several readers may
 take messages from one subscription at the same time.
@@ -58,9 +58,9 @@ FILE_BYTES = 64 << 20
 much while it writes."""
 
 HOURS_AT_ONCE = 1000
-"""Maximum number of different event hours in one take of a reader, which writes a file for each hour. Half of them are
-the hours of the messages published first, and half are the newest hours. Messages of other hours are given back. Only a
-message with several heartbeats may exceed this limit, once per take, by at most MOST_HOURS."""
+"""Maximum number of different event hours that a reader keeps in one take. The reader writes a file for each hour. Half
+of the hours are those of the messages published first, the others are the newest. Messages of other hours are given
+back. A message with several heartbeats may exceed the limit, once per take, by at most MOST_HOURS."""
 
 SOONEST, LATEST = timedelta(seconds=5), timedelta(seconds=60)
 """Minimum and maximum delay before an undecided message is redelivered.
@@ -93,7 +93,8 @@ class Landing:
     """Judges messages of base, and keeps them in files.
 
     A heartbeat is late if its event time is below the `watermark` when its batch is judged. If a message's schema does
-    not exist, the message stays undecided for `patience` after its publish time. Keeps up to `most_hours` event hours.
+    not exist, the message stays undecided for `patience` after its publish time. Heartbeats of at most `most_hours`
+    different event hours are kept.
     """
 
     heartbeats: Files
@@ -137,7 +138,8 @@ class Landing:
         return np.setdiff1d(left, inside[np.isin(inside, left)][:1])
 
     def kept(self) -> Taken:
-        """Return the messages that were kept, without what `take` adds. Raises LakeError."""
+        """Write the kept messages that are not in files yet, and return all of them. `take` adds their ack ids and the
+        usage. Raises LakeError."""
         return Taken(Side.BASE, self.reader.judged_by, self._landed, self._good.written(), self._bad.written())
 
 
@@ -178,7 +180,7 @@ class Tracking:
             yield counted
 
     def kept(self) -> Taken:
-        """Return the messages that were counted, without what `take` adds."""
+        """Return the counted messages. `take` adds their ack ids and the usage."""
         histogram = sum((one.histogram for one in self._parts), Histogram.empty())
         firsts = np.concatenate([NO_FIRSTS, *(one.firsts for one in self._parts)], axis=1)
         oldest = from_us(int(histogram.first_publish_us.min())) if len(histogram) else None
@@ -230,7 +232,7 @@ def take(batches: Iterable[PulledBatch], subscription: PubSubSubscription, keepe
         raise
     subscription.give_back(back)
     messages, is_base = len(ack_ids), kept.side is Side.BASE
-    size = size * messages // max(pulled, 1)  # of the kept messages: their mean size prices a backlog
+    size = size * messages // max(pulled, 1)  # size of the kept messages, for the price of a reading
     used = Usage(landed=messages, landed_bytes=size) if is_base else Usage(tracked=messages, tracked_bytes=size)
     ingested = replace(kept.ingested, messages=messages, waiting=waiting)
     return replace(kept, ingested=ingested, ack_ids=ack_ids, used=used)

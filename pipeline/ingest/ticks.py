@@ -23,6 +23,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import ZERO
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
@@ -36,8 +37,8 @@ PULL_SHARE, LONGEST_PULL = 0.7, timedelta(seconds=40)
 """Fraction of a tick's interval for pulling, and maximum duration of pulling. The rest of the interval is for the last
 batch, so that the next tick is on time. Dagster allows a tick 60 s in total."""
 
-NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
-"""Ticks report a problem if this machine's clock is more than TOLERATED behind Pub/Sub's. NO_TIME means not behind."""
+TOLERATED = timedelta(seconds=2)
+"""Ticks report a problem if this machine's clock is more than this behind Pub/Sub's."""
 
 
 def tick_budget(settings: Settings, side: Side) -> Budget:
@@ -74,7 +75,7 @@ def land(
     tick.
     """
     log, (heartbeats, quarantine) = settling.log, settling.tables
-    watermarks = [log.newest().watermark]  # before anything is pulled: with a damaged log nothing could be judged
+    watermarks = [log.newest().watermark]  # read before any pull, because nothing can be judged if the log is damaged
 
     def watermark() -> datetime | None:
         return watermarks.pop() if watermarks else log.newest().watermark
@@ -173,7 +174,7 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
 
 
 def _clock_problem(*readings: Reading | None) -> str | None:
-    behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=NO_TIME)
+    behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=ZERO)
     if behind <= TOLERATED:
         return None
     return (

@@ -168,6 +168,14 @@ DEAD_LETTERED = "pubsub.googleapis.com/subscription/dead_letter_message_count"
 DEAD_LETTERED count the events since the previous point (DELTA, INT64). Google counts each result, such as a response
 code, in its own time series."""
 
+TAKEN_AWAY: Mapping[str, str] = {
+    SOUGHT: "was sought in the last {within} (seeks: {number}): messages skipped by a seek or purge were not read, and "
+    "the watermark passes them",
+    DEAD_LETTERED: "moved messages to its dead-letter topic in the last {within} ({number}): base's reader did not "
+    "acknowledge these messages, and the watermark passes them",
+}
+"""What a metric above zero says about the messages that left a subscription unread."""
+
 SAMPLE_PERIOD = timedelta(seconds=60)
 """Assumption: a metric's point that ends at `e` was sampled in `[e - SAMPLE_PERIOD, e]`. The documentation gives each
 point of a gauge a single time, but does not say that this is the time of sampling."""
@@ -279,27 +287,13 @@ class MonitoringBacklog:
             "in the metrics are temporary"
         )
 
-    def counted(self, metric: str) -> int:
-        """Return the sum of a metric's values in the last ten minutes (`LOOK_BACK`), over all series. Raises the errors
-        of `read`."""
-        return sum(value for _, _, value in self._values(metric))
-
     def taken_away(self) -> Iterator[str]:
-        """Yield a sentence for each kind of message that left the subscription unread in the last ten minutes: messages
-        skipped by a seek, and messages moved by a dead-letter policy. Yields nothing if Cloud Monitoring cannot be
-        read."""
-        path, within = self._subscription, rough(LOOK_BACK)
+        """Yield a sentence for each kind of message that left the subscription unread in the last ten minutes (see
+        TAKEN_AWAY). Yields nothing if Cloud Monitoring cannot be read."""
         with suppress(errors.PubSubError):
-            if sought := self.counted(SOUGHT):
-                yield (
-                    f"{path} was sought in the last {within} (seeks: {sought}): messages skipped by a seek or purge "
-                    "were not read, and the watermark passes them"
-                )
-            if moved := self.counted(DEAD_LETTERED):
-                yield (
-                    f"{path} moved messages to its dead-letter topic in the last {within} ({moved}): base's reader did "
-                    "not acknowledge these messages, and the watermark passes them"
-                )
+            for metric, text in TAKEN_AWAY.items():
+                if number := sum(value for _, _, value in self._values(metric)):
+                    yield f"{self._subscription} {text.format(within=rough(LOOK_BACK), number=number)}"
 
     def _points(self, metric: str) -> dict[datetime, int]:
         """Return a metric's valid values within `LOOK_BACK`, keyed by the end of the sample. If a sample has two

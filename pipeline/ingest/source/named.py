@@ -1,5 +1,5 @@
 """Lands messages under a name, so that Spark can safely start a micro-batch twice. A manifest lists the rows that
-landed under the name. If there is a manifest, a reader returns the listed rows, and does not call this module.
+landed under the name. If a manifest exists, a reader returns its rows, and does not use this module.
 
 The guarantee follows from the order of steps: pull, make durable, create the manifest, acknowledge.
 """

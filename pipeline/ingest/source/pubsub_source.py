@@ -91,7 +91,7 @@ class Offset:
 
 
 PLAN = JsonKind(FOLDER, "restore a copy: its readers may have acknowledged messages", suffix="/plan", holds=Offset)
-"""The end offset of a batch read, stored under the read's landing name. Later reads with this name use it again."""
+"""Stores the end offset of a batch read under the read's landing name. Later reads with this name use the offset."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class PubSubDataSource(DataSource):
         if not schema.names or len(set(schema.names)) < len(schema.names):  # Spark would read no row, or fail forever
             raise InvalidSettings("the source pubsub needs a schema with at least one column, and each column once")
         ours = {column.name: column.dataType.simpleString() for column in source_schema(options)}
-        types = {**ours, **dict.fromkeys(DATABRICKS, "string"), MILLIS: "bigint"} | ours  # a field may have such a name
+        types = {**ours, **dict.fromkeys(DATABRICKS, "string"), MILLIS: "bigint"} | ours  # a field may be called so
         for name, asked in ((column.name, column.dataType.simpleString()) for column in schema):
             if name not in types:
                 raise InvalidSettings(f"the source pubsub has no column {name}; it has {', '.join(types)}")
@@ -228,7 +228,7 @@ class NamedReader:
         return ReadAllAvailable()
 
     def _planned(self, run: str, batch: int) -> Offset:
-        landed = LandedBatches(self.lake.objects(), run).planned(batch)  # if the checkpoint was put back
+        landed = LandedBatches(self.lake.objects(), run).planned(batch)  # None unless the checkpoint was set back
         if landed is None:
             landed = self._options.readers, self.lake.tracking_log().newest().watermark  # None if no topic is tracked
         readers, watermark = landed
@@ -388,7 +388,7 @@ def _column(rows: pa.Table, column: pa.Field, fields: Mapping[str, FieldKind]) -
         landed = rows.schema.get_field_index(column.name)
         if landed < 0 or rows.schema.field(landed).type != ARROW_TYPES[fields[column.name]]:
             return pa.nulls(len(rows), column.type)
-    is_theirs = column.name in DATABRICKS and column.name not in rows.column_names  # a field may have the name
+    is_theirs = column.name in DATABRICKS and column.name not in rows.column_names  # a field may be called so
     found = rows[DATABRICKS[column.name] if is_theirs else column.name]
     if is_theirs and column.name == MILLIS:
         return pc.divide(found.cast(pa.int64()), 1000)
