@@ -102,7 +102,7 @@ def advice(written: Any, unit: EventTimeUnit, timezone: tzinfo | None, published
 
 def _count(written: Any, unit: EventTimeUnit, form: re.Pattern[str]) -> int | None:
     if isinstance(written, float):
-        written = format(Decimal(repr(written)), "f")  # the shortest decimal that is read as this number
+        written = format(Decimal(repr(written)), "f")  # the shortest decimal that parses to this number
     elif isinstance(written, int) and not isinstance(written, bool) and written.bit_length() <= 64:
         written = str(written)
     if not isinstance(written, str) or not form.fullmatch(written):
@@ -321,7 +321,7 @@ def field_place(path: str, otherwise: PlaceKind) -> Place:
 
 
 PLAIN: Mapping[FieldKind, type] = {FieldKind.NUMBER: float, FieldKind.TEXT: str, FieldKind.BOOLEAN: bool}
-"""The type of a parsed value that is stored as it is, by kind."""
+"""By kind, the type of parsed values that are stored unchanged."""
 
 
 def read_field(value: Any, kind: FieldKind) -> Any:

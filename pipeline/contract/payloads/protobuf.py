@@ -50,7 +50,7 @@ class MessageType:
 
     The constructor adds this type and the types of all nested messages to `known`, under their names. `values` is the
     number of values of a message: one for itself and one per field. Values inside nested messages are not included.
-    If a map entry's value is a message, that message counts too (`_made`), because the library creates a missing one.
+    If a map entry's value is a message, that message counts too (`_made`): the library creates it if it is missing.
     """
 
     def __init__(self, descriptor: Any, known: dict[str, "MessageType"]) -> None:
