@@ -179,7 +179,7 @@ class Histogram:
             first, last = self.first_publish_us[begun], self.last_publish_us[begun]
             # The slots that end before the limit.
             before = self.published_in[begun] & ((1 << (limit_us % BUCKET_US // SLOT_US)) - 1)
-            # The exponent of a whole number below 2 ** 53 is exact: one more than the number of its highest bit.
+            # `frexp` returns one more than the number of the highest bit. It is exact for numbers below 2 ** 53.
             newest_slot_us = bucket * BUCKET_US + (np.frexp(before)[1].astype(np.int64) - 1) * SLOT_US
             return int(np.where(last < limit_us, last, np.maximum(first, newest_slot_us)).max())
         older = self.newest_valid_bucket(before=bucket)

@@ -42,7 +42,7 @@ class Finding(StrEnum):
     BEHIND = "Tracking has a backlog of {backlog}, more than {near}, and is {ahead}, less than the band of {band}."
     CLOCK_AHEAD = (
         "Both subscriptions trail this machine's clock by the same {clock_ahead}, now and at the previous decision. "
-        "This is not a backlog: the clock is ahead of Pub/Sub's by this time."
+        "This is not a backlog: the clock is ahead of Pub/Sub's by this much."
     )
     CLOCK_WENT_BACK = "A backlog was read at {read_at}, and it is {at} now: this machine's clock was set back."
     NOTHING_EVER = "Tracking has never seen a message with an event time."
