@@ -13,7 +13,7 @@ from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, 
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
-from tidemark.pipeline.watermark.histogram import AFTER_ALL, COPY, NO_EVENT, bucket_of, bucket_start, passed_over
+from tidemark.pipeline.watermark.histogram import AFTER_ALL, COPY, NO_EVENT, bucket_of, bucket_start
 from tidemark.pipeline.watermark.rules import least_published
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, known
 
@@ -88,7 +88,7 @@ def _no_data(s: Situation) -> Iterator[str]:
         until = iso(first + s.policy.band + s.policy.reading_slack)
         yield f"The watermark is held until tracking has read beyond {until}, {_reach(s)} after its first message."
         return
-    if over := passed_over(s.histogram, s.policy.max_lag):
+    if over := s.histogram.passed_over(s.policy.max_lag):
         yield (
             f"Every valid message that tracking knows of ({counted(over, 'message')}) lags more than "
             f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds or moves the watermark. If "
