@@ -54,15 +54,10 @@ class EventTimeUnit(StrEnum):
         """The human-readable name of a unit other than AUTO."""
         return "RFC 3339" if self is EventTimeUnit.RFC_3339 else f"{self.name.lower()} since the epoch"
 
-
-NANOSECONDS_EACH: Mapping[EventTimeUnit, int] = {
-    EventTimeUnit.AUTO: 10**6,
-    EventTimeUnit.SECONDS: 10**9,
-    EventTimeUnit.MILLISECONDS: 10**6,
-    EventTimeUnit.MICROSECONDS: 10**3,
-    EventTimeUnit.NANOSECONDS: 1,
-}
-"""The unit of a numeric event time, in nanoseconds. With AUTO, the unit is a millisecond."""
+    @property
+    def nanoseconds(self) -> int:
+        """The unit of a numeric event time, in nanoseconds. With AUTO, the unit is a millisecond."""
+        return {"s": 10**9, "us": 10**3, "ns": 1}.get(self, 10**6)
 
 
 def read_event_time(
@@ -108,7 +103,7 @@ def _count(written: Any, unit: EventTimeUnit, form: re.Pattern[str]) -> int | No
     if not isinstance(written, str) or not form.fullmatch(written):
         return None
     whole, _, decimals = written.partition(".")
-    return int(whole + decimals) * NANOSECONDS_EACH[unit] // (1000 * int(10 ** len(decimals)))
+    return int(whole + decimals) * unit.nanoseconds // (1000 * int(10 ** len(decimals)))
 
 
 def _moment(written: Any, form: re.Pattern[str], timezone: tzinfo | None) -> int | None:
