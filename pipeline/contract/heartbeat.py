@@ -19,10 +19,10 @@ import orjson
 
 from tidemark.pipeline.clock import HOUR_US, duration_us, format_duration, from_us, iso, to_us
 from tidemark.pipeline.contract.payloads.decoder import CE_PREFIX, PayloadDecoder
+from tidemark.pipeline.contract.payloads.parsing import json_kind
 from tidemark.pipeline.contract.payloads.rejections import Rejection as Rejection
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason as RejectionReason
 from tidemark.pipeline.contract.payloads.rejections import Undecided as Undecided
-from tidemark.pipeline.contract.payloads.rejections import json_kind
 from tidemark.pipeline.contract.payloads.schemas import Asking as Asking
 from tidemark.pipeline.contract.payloads.schemas import Definitions, Envelope, PayloadFormat
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, id_of

@@ -11,19 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidemark.pipeline.contract.messages import Attributes, Messages
-from tidemark.pipeline.contract.payloads.rejections import (
-    MAGIC,
-    Rejection,
-    RejectionReason,
-    Undecided,
-    Unknown,
-    Unreadable,
-    as_object,
-    inflated,
-    json_kind,
-    parsed,
-    quoted,
-)
+from tidemark.pipeline.contract.payloads.parsing import MAGIC, as_object, inflated, json_kind, parsed, quoted
+from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided, Unknown, Unreadable
 from tidemark.pipeline.contract.payloads.schemas import (
     SCHEMA_ATTRIBUTES,
     Asking,

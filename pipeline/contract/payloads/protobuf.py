@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, empty_pb2, json_format, message, message_factory
 
-from tidemark.pipeline.contract.payloads.rejections import DEEPEST, Unknown, Unreadable, ValueBudget, refuse_many_values
+from tidemark.pipeline.contract.payloads.parsing import DEEPEST, ValueBudget, refuse_many_values
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
 from tidemark.pipeline.contract.payloads.schemas import Definition, as_base64, finite, varint
 
 LEAST_BYTES = 2

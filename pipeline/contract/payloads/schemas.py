@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from cachetools import LRUCache
 
-from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
+from tidemark.pipeline.contract.payloads.parsing import quoted
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
 from tidemark.pipeline.errors import InvalidSettings
 
 CONTAINER = b"Obj\x01"
