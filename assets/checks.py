@@ -25,7 +25,6 @@ from tidemark.pipeline.quality.lost import audit, untracked_sentence
 from tidemark.pipeline.quality.recent import RECENT, read_null_fields, read_passed_over, read_quarantine_share
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
-from tidemark.pipeline.watermark.histogram import passed_over as count_passed_over
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
@@ -211,7 +210,7 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
         passed_over=found.total,
         passed_over_share=found.share,
         rows=found.rows,
-        tracked=count_passed_over(look.state.histogram, max_lag),
+        tracked=look.state.histogram.passed_over(max_lag),
         by_stream=first_of(found.by_stream),
     )
 

@@ -19,10 +19,10 @@ import orjson
 
 from tidemark.pipeline.clock import HOUR_US, duration_us, format_duration, from_us, iso, to_us
 from tidemark.pipeline.contract.payloads.decoder import CE_PREFIX, PayloadDecoder
+from tidemark.pipeline.contract.payloads.parsing import json_kind
 from tidemark.pipeline.contract.payloads.rejections import Rejection as Rejection
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason as RejectionReason
 from tidemark.pipeline.contract.payloads.rejections import Undecided as Undecided
-from tidemark.pipeline.contract.payloads.rejections import json_kind
 from tidemark.pipeline.contract.payloads.schemas import Asking as Asking
 from tidemark.pipeline.contract.payloads.schemas import Definitions, Envelope, PayloadFormat
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, id_of
@@ -54,15 +54,10 @@ class EventTimeUnit(StrEnum):
         """The human-readable name of a unit other than AUTO."""
         return "RFC 3339" if self is EventTimeUnit.RFC_3339 else f"{self.name.lower()} since the epoch"
 
-
-NANOSECONDS_EACH: Mapping[EventTimeUnit, int] = {
-    EventTimeUnit.AUTO: 10**6,
-    EventTimeUnit.SECONDS: 10**9,
-    EventTimeUnit.MILLISECONDS: 10**6,
-    EventTimeUnit.MICROSECONDS: 10**3,
-    EventTimeUnit.NANOSECONDS: 1,
-}
-"""The unit of a numeric event time, in nanoseconds. With AUTO, the unit is a millisecond."""
+    @property
+    def nanoseconds(self) -> int:
+        """The unit of a numeric event time, in nanoseconds. With AUTO, the unit is a millisecond."""
+        return {"s": 10**9, "us": 10**3, "ns": 1}.get(self, 10**6)
 
 
 def read_event_time(
@@ -102,13 +97,13 @@ def advice(written: Any, unit: EventTimeUnit, timezone: tzinfo | None, published
 
 def _count(written: Any, unit: EventTimeUnit, form: re.Pattern[str]) -> int | None:
     if isinstance(written, float):
-        written = format(Decimal(repr(written)), "f")  # the shortest decimal that is read as this number
+        written = format(Decimal(repr(written)), "f")  # the shortest decimal that parses to this number
     elif isinstance(written, int) and not isinstance(written, bool) and written.bit_length() <= 64:
         written = str(written)
     if not isinstance(written, str) or not form.fullmatch(written):
         return None
     whole, _, decimals = written.partition(".")
-    return int(whole + decimals) * NANOSECONDS_EACH[unit] // (1000 * int(10 ** len(decimals)))
+    return int(whole + decimals) * unit.nanoseconds // (1000 * int(10 ** len(decimals)))
 
 
 def _moment(written: Any, form: re.Pattern[str], timezone: tzinfo | None) -> int | None:
@@ -321,7 +316,7 @@ def field_place(path: str, otherwise: PlaceKind) -> Place:
 
 
 PLAIN: Mapping[FieldKind, type] = {FieldKind.NUMBER: float, FieldKind.TEXT: str, FieldKind.BOOLEAN: bool}
-"""The type of a parsed value that is stored as it is, by kind."""
+"""By kind, the type of parsed values that are stored unchanged."""
 
 
 def read_field(value: Any, kind: FieldKind) -> Any:

@@ -13,13 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import HOUR_US, duration_us, to_us
-from tidemark.pipeline.contract.heartbeat import (
-    NANOSECONDS_EACH,
-    EventTimeUnit,
-    Heartbeat,
-    HeartbeatReader,
-    MessageContract,
-)
+from tidemark.pipeline.contract.heartbeat import EventTimeUnit, Heartbeat, HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.messages import MOMENT, Attributes, Bools, Ints, Messages
 from tidemark.pipeline.contract.payloads.decoder import Decoded
 from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided
@@ -172,7 +166,7 @@ def _of_counts(texts: pa.StringArray, published_us: Ints, contract: MessageContr
     if divisor > 1:
         texts = pc.utf8_rpad(pc.utf8_slice_codeunits(texts, 0, -3), 1, "0")
     counts = pc.if_else(are_digits, texts, "0").cast(pa.int64()).to_numpy()
-    unit_us = NANOSECONDS_EACH[unit] * divisor // 1000
+    unit_us = unit.nanoseconds * divisor // 1000
     is_within = are_digits.to_numpy(zero_copy_only=False) & _within(counts, unit_us, published_us, contract)
     return np.where(is_within, counts, 0) * unit_us, is_within
 

@@ -46,18 +46,14 @@ class PlaceKind(StrEnum):
     EACH = "each"
     PUBLISH_TIME = "publish_time"
 
-
-WRITTEN = {
-    PlaceKind.ATTRIBUTE: "attribute:NAME",
-    PlaceKind.PAYLOAD: "payload:PATH",
-    PlaceKind.EACH: "each:PATH",
-    PlaceKind.PUBLISH_TIME: "publish_time",
-}
-"""The notation of each kind of place in the settings."""
+    @property
+    def notation(self) -> str:
+        """The notation of this kind of place in the settings."""
+        return {"attribute": "attribute:NAME", "publish_time": "publish_time"}.get(self, f"{self}:PATH")
 
 
 def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:
-    *others, last = (WRITTEN[kind] for kind in among)
+    *others, last = (kind.notation for kind in among)
     if not others:
         example = f"payload:{text}" if BARE.fullmatch(text) else "payload:readings[]"
         return f"write {last}, such as {example}; PATH is the path of the array, and payload:@ is the whole payload"

@@ -8,15 +8,7 @@ from functools import cached_property
 from google.pubsub_v1 import PublisherClient
 
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log.notes import (
-    ACKNOWLEDGED,
-    LANDED,
-    SENT,
-    ClosedWindows,
-    Sent,
-    WatermarkContent,
-    WatermarkObject,
-)
+from tidemark.pipeline.lake.log.notes import SENT, ClosedWindows, Sent, WatermarkContent, WatermarkObject
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.pubsub.connection import publisher_client, reported
 from tidemark.pipeline.settings import Settings
@@ -36,8 +28,8 @@ class SignalTopic(WatermarkObject):
 
     kind = SENT
 
-    def __init__(self, objects: ObjectStore, promise: str, topic: str, settings: Settings) -> None:
-        super().__init__(objects, settings.windowing, promise)
+    def __init__(self, objects: ObjectStore, topic: str, settings: Settings) -> None:
+        super().__init__(objects, settings.windowing, attach=settings.pubsub.attach)
         self.failed = f"the watermark was not sent to {topic}, or not recorded; a later tick sends it"
         self._topic, self._settings = topic, settings
 
@@ -62,7 +54,6 @@ class SignalTopic(WatermarkObject):
 
 def signals_of(settings: Settings, lake: Lake) -> tuple[WatermarkObject, ...]:
     """Return the signals that the settings configure."""
-    promise = ACKNOWLEDGED if settings.pubsub.attach else LANDED
-    written = WatermarkObject(lake.objects(), settings.windowing, promise)
+    written = WatermarkObject(lake.objects(), settings.windowing, attach=settings.pubsub.attach)
     topic = settings.signal_topic
-    return (written,) if topic is None else (written, SignalTopic(lake.objects(), promise, topic, settings))
+    return (written,) if topic is None else (written, SignalTopic(lake.objects(), topic, settings))

@@ -40,8 +40,8 @@ REFUSED_WITHIN = timedelta(hours=1)
 older than `LIFETIME - REFUSED_WITHIN`."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""If the oldest time in an answer is earlier than the reading's `observed_at` by more than this, it is the publish time
-of a message. A later time may be the creation time of an empty snapshot."""
+"""If the oldest time in an answer is earlier than the reading's `observed_at` by more than this, that time is the
+publish time of a message. A later time may be the creation time of an empty snapshot."""
 
 NAME_PREFIX = "tidemark-reading-"
 READING = {"tidemark": "reading"}
@@ -49,8 +49,8 @@ READING = {"tidemark": "reading"}
 CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume on the subscription"
 
 STEADY = 0.999
-"""Minimum number of real seconds that pass per second of the monotonic clock. The rate of the clock is off by at most
-0.0005. More time may pass, because the clock stops while the machine is suspended."""
+"""Minimum number of real seconds that pass per second of the monotonic clock, whose rate is off by at most 0.0005. More
+real time may pass, because the monotonic clock stops while the machine is suspended."""
 
 
 class ReadingTimes:
@@ -145,7 +145,7 @@ class SnapshotBacklog:
     def sweep(self, names: Iterable[str]) -> int:
         """Delete the snapshots among `names` that earlier readings of this subscription left behind, and return their
         number."""
-        named = (name.rpartition("-") for name in names)  # another name may begin alike: orders-eu
+        named = (name.rpartition("-") for name in names)  # another subscription's may begin alike: orders-eu
         leaked = ["".join(parts) for parts in named if "".join(parts[:2]) == self._prefix]
         for name in leaked:
             self._delete(name)
@@ -174,7 +174,7 @@ TAKEN_AWAY: Mapping[str, str] = {
     DEAD_LETTERED: "moved messages to its dead-letter topic in the last {within} ({number}): base's reader did not "
     "acknowledge these messages, and the watermark passes them",
 }
-"""What a metric above zero says about the messages that left a subscription unread."""
+"""Sentences about messages that left a subscription unread, by the metric that counts them."""
 
 SAMPLE_PERIOD = timedelta(seconds=60)
 """Assumption: a metric's point that ends at `e` was sampled in `[e - SAMPLE_PERIOD, e]`. The documentation gives each
@@ -282,7 +282,7 @@ class MonitoringBacklog:
             return reading_of(end, ages[end])
         raise errors.ReadingUnavailable(
             f"Cloud Monitoring has no point of {OLDEST_AGE} for {self._subscription} in the last "
-            f"{format_duration(LOOK_BACK)}{', except zeros that the number of messages contradicts' if ages else ''}"
+            f"{format_duration(LOOK_BACK)}{', except zeros, which the message counts contradict' if ages else ''}"
             "; this does not mean an empty backlog. Wait: a new subscription has no point for some minutes, and gaps "
             "in the metrics are temporary"
         )

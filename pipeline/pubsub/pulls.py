@@ -142,7 +142,7 @@ class Pulls:
         self._waiting: deque[tuple[float, pa.Table, int]] = deque()  # arrival time, received messages, their bytes
         self._under_way = 0
         self._lock = RLock()  # guards the next four, which gRPC's threads also change
-        self._wanted = 0  # messages, waiting and requested ones included
+        self._wanted = 0  # messages, including waiting and requested ones
         self._asked = 0  # messages requested by the pulls in flight
         self._held, self._held_bytes = 0, 0  # waiting messages and their bytes
         self._taker = get_ident()
@@ -150,8 +150,8 @@ class Pulls:
         self._rests_until = 0.0
         self._is_open = False
         self._began = 0.0
-        self._refused: Exception | None = None  # for lack of quota, and nothing arrived since
-        self._failed: Exception | None = None  # raised once the messages received before are taken
+        self._refused: Exception | None = None  # a quota was used up, and nothing has arrived since
+        self._failed: Exception | None = None  # raised when the messages received before are taken
 
     def take(self, at_most: int, seconds: float) -> tuple[pa.Table, int]:
         """Return up to `at_most` messages of one answer, and their size in bytes. Returns no messages if none arrive
@@ -310,7 +310,7 @@ class Pulls:
             self._held += found
             self._held_bytes += size
             goes_on = found and self._held_bytes < HELD_BYTES and now >= self._rests_until
-            came_at_once = get_ident() == self._taker  # it ended before its callback was added: `_send` still runs
+            came_at_once = get_ident() == self._taker  # the call had ended before `_ask` added this callback
             next_asks = self._may_ask() if goes_on and not came_at_once else 0
         sends_next = goes_on and came_at_once
         if sends_next:

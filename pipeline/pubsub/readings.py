@@ -1,4 +1,4 @@
-"""Lets a process pull messages from both subscriptions, read their backlogs, and count its requests."""
+"""Lets a process pull messages from both subscriptions, read the backlogs, and count its requests to Pub/Sub."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -275,7 +275,7 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
     drift = compared(followed(settings, found["base"]), contract, found)
     missing = tuple(
         f"{paths[role]} does not exist: run `tidemark provision`, or correct pubsub.{role}_subscription; messages "
-        "published before it exists never reach it"
+        "published earlier never reach it"
         for role, one in found.items()
         if one is None and paths[role] != settings.read_by_others
     )
@@ -304,8 +304,8 @@ EXPORTS: Mapping[str, str] = {
     "bigtable_config": "the Bigtable table {0.table}: a message is acknowledged once its row is committed, so the "
     "table has every event below the watermark",
 }
-"""The options that make Pub/Sub itself export messages, each with a phrase that names the destination and says what the
-watermark promises about it. Nothing can pull from a subscription with such an option."""
+"""The options that make Pub/Sub itself export messages. Each has a phrase that names the destination and states the
+watermark's promise about it. Nothing can pull from a subscription with such an option."""
 
 
 def _acknowledged(found: Any) -> str:

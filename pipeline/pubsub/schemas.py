@@ -9,7 +9,8 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import SchemaServiceClient, types
 
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
-from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
+from tidemark.pipeline.contract.payloads.parsing import quoted
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
 from tidemark.pipeline.contract.payloads.schemas import Definition, Encoding, revision_of, schema_of
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, ONE_TRY, TICKS_GO_ON, bounded, client_of, reported

@@ -49,8 +49,8 @@ class Spending:
         self._tick = tick
         self._lock = Lock()
         self._account = Account()
-        self._oldest = dict[str, datetime]()  # at the last reading, no message of the backlog was published earlier
-        self._reached = dict[str, datetime]()  # smallest publish time in the last tick that pulled any message
+        self._oldest = dict[str, datetime]()  # by path: the last reading of the oldest publish time
+        self._reached = dict[str, datetime]()  # by path: smallest publish time in the last tick that pulled a message
         self._taken = dict[tuple[str, str], Reading]()
         """The last reading by snapshot, per subscription and user. `answered_at` is by this machine's clock."""
         self._usage = Usage()

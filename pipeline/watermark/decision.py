@@ -87,10 +87,10 @@ BECAUSE = {
     Reason.UNCHANGED: "messages yet to land may have event times from {candidate} on, which is not above the watermark",
     Reason.PINNED_BY_BACKLOG: "base has a backlog from publish time {base} on, in which tracking saw an event time as "
     "old as {candidate}",
-    Reason.HELD_TRACKING_BEHIND: "tracking has read up to {tracking}, which is neither near now nor a band ahead of "
-    "base ({base}); the watermark moves when tracking has caught up",
+    Reason.HELD_TRACKING_BEHIND: "tracking has read up to {tracking}, which is neither close to the present nor a band "
+    "ahead of base ({base}); the watermark moves when tracking has caught up",
     Reason.HELD_INCOMPLETE: "tracking knows what was published since {complete_from}, and base may hold older messages "
-    "(its reading is {base}, before slack); the watermark moves when base has acknowledged them",
+    "(its reading, without slack, is {base}); the watermark moves when base has acknowledged them",
     Reason.HELD_NO_DATA: "tracking knows no event time published more than a band before its reading ({tracking}); "
     "`tidemark explain` says what would move the watermark, and `tidemark quarantine` (with pubsub.attach, `tidemark "
     "try --sample 20`) lists rejected messages",

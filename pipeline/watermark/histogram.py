@@ -179,7 +179,7 @@ class Histogram:
             first, last = self.first_publish_us[begun], self.last_publish_us[begun]
             # The slots that end before the limit.
             before = self.published_in[begun] & ((1 << (limit_us % BUCKET_US // SLOT_US)) - 1)
-            # The exponent of a whole number below 2 ** 53 is exact: one more than the number of its highest bit.
+            # `frexp` returns one more than the number of the highest bit. It is exact for numbers below 2 ** 53.
             newest_slot_us = bucket * BUCKET_US + (np.frexp(before)[1].astype(np.int64) - 1) * SLOT_US
             return int(np.where(last < limit_us, last, np.maximum(first, newest_slot_us)).max())
         older = self.newest_valid_bucket(before=bucket)
@@ -200,8 +200,8 @@ class Histogram:
         cells = self._valid(publish_us // BUCKET_US, high)
         return cells[self.last_publish_us[cells] >= publish_us]
 
-    def messages_at(self, positions: Ints) -> int:
-        """Count the messages of the cells at these positions."""
+    def messages_at(self, positions: Ints | npt.NDArray[np.bool_]) -> int:
+        """Count the messages of the cells at these positions, or of those that a mask selects."""
         return int(self.count[positions].sum())
 
     def minimum_at(self, positions: Ints) -> Cell | None:
@@ -255,6 +255,32 @@ class Histogram:
             for cell, n in zip(cells, delta.count[low:high].tolist(), strict=True)
             if cell not in here and cell[1] != COPY and (cell[0], COPY) not in here
         )
+
+    def holding(self, max_lag: timedelta | None) -> "Histogram":
+        """Return the histogram without the cells that lag more than `max_lag`. The messages of these cells are passed
+        over: they do not hold the watermark. Rejected messages are kept.
+
+        The lag of a cell is its first publish time minus the end of its event bucket. A lag that is computed in this
+        way is up to two seconds too small. So a message that lags at most `max_lag` is never passed over.
+
+        `newest_publish_us` is computed from the kept cells. `reachable_from` ensures that the newest of them is not
+        pruned.
+        """
+        return self if max_lag is None else self.only(~self._is_passed_over(max_lag))
+
+    def passed_over(self, max_lag: timedelta | None, positions: Ints | None = None) -> int:
+        """Return an upper bound for the number of messages that are passed over because of `max_lag` (see `holding`),
+        in all cells or in the cells at `positions`."""
+        if max_lag is None:
+            return 0
+        over = self._is_passed_over(max_lag)
+        return self.messages_at(over if positions is None else positions[over[positions]])
+
+    def _is_passed_over(self, max_lag: timedelta) -> npt.NDArray[np.bool_]:
+        is_timed = self.event_bucket > COPY
+        ends_us = (np.where(is_timed, self.event_bucket, 0) + 1) * BUCKET_US
+        over: npt.NDArray[np.bool_] = is_timed & (self.first_publish_us - ends_us >= duration_us(max_lag))
+        return over
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
         start = int(self.publish_bucket.searchsorted(low))
@@ -312,32 +338,3 @@ def grouped(columns: Sequence[Ints], merges: Sequence[np.ufunc] = MERGES) -> lis
     starts = np.flatnonzero(begins)
     merged = [merge.reduceat(value[order], starts) for merge, value in zip(merges, values, strict=True)]
     return [*(key[starts] for key in ordered), *merged]
-
-
-def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
-    """Return the histogram without the cells that lag more than `max_lag`. The messages of these cells are passed over:
-    they do not hold the watermark. Rejected messages are kept.
-
-    The lag of a cell is its first publish time minus the end of its event bucket. A lag that is computed in this way is
-    up to two seconds too small. So a message that lags at most `max_lag` is never passed over.
-
-    `newest_publish_us` is computed from the kept cells. `reachable_from` ensures that the newest of them is not pruned.
-    """
-    return histogram if max_lag is None else histogram.only(~_is_passed_over(histogram, max_lag))
-
-
-def passed_over(histogram: Histogram, max_lag: timedelta | None, positions: Ints | None = None) -> int:
-    """Return an upper bound for the number of messages that are passed over because of `max_lag` (see `holding`), in
-    all cells or in the cells at `positions`."""
-    if max_lag is None:
-        return 0
-    over = _is_passed_over(histogram, max_lag)
-    wanted = over if positions is None else positions[over[positions]]
-    return int(histogram.count[wanted].sum())
-
-
-def _is_passed_over(histogram: Histogram, max_lag: timedelta) -> npt.NDArray[np.bool_]:
-    is_timed = histogram.event_bucket > COPY
-    ends_us = (np.where(is_timed, histogram.event_bucket, 0) + 1) * BUCKET_US
-    over: npt.NDArray[np.bool_] = is_timed & (histogram.first_publish_us - ends_us >= duration_us(max_lag))
-    return over

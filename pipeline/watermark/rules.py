@@ -10,16 +10,7 @@ from enum import StrEnum
 
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, SilenceEvidence
-from tidemark.pipeline.watermark.histogram import (
-    AFTER_ALL,
-    BEFORE_ALL,
-    Cell,
-    Histogram,
-    bucket_of,
-    bucket_start,
-    holding,
-    passed_over,
-)
+from tidemark.pipeline.watermark.histogram import AFTER_ALL, BEFORE_ALL, Cell, Histogram, bucket_of, bucket_start
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
@@ -42,7 +33,7 @@ class Finding(StrEnum):
     BEHIND = "Tracking has a backlog of {backlog}, more than {near}, and is {ahead}, less than the band of {band}."
     CLOCK_AHEAD = (
         "Both subscriptions trail this machine's clock by the same {clock_ahead}, now and at the previous decision. "
-        "This is not a backlog: the clock is ahead of Pub/Sub's by this time."
+        "This is not a backlog: the clock is ahead of Pub/Sub's by this much."
     )
     CLOCK_WENT_BACK = "A backlog was read at {read_at}, and it is {at} now: this machine's clock was set back."
     NOTHING_EVER = "Tracking has never seen a message with an event time."
@@ -237,7 +228,7 @@ def frontier_of(
     if pruned_before is not None and pruned_before > bucket_of(before):
         return None
     known_from = BEFORE_ALL if pruned_before is None else pruned_before
-    newer = holding(histogram, policy.max_lag).frontier_before(to_us(before), known_from)
+    newer = histogram.holding(policy.max_lag).frontier_before(to_us(before), known_from)
     found = (cell for cell in (pruned_frontier, newer) if cell is not None)
     return max(found, key=lambda cell: cell.min_event_time, default=None)
 
@@ -291,4 +282,4 @@ def least_published(s: Situation, start: datetime, high: int) -> tuple[Cell | No
         least = holds.quantile_between(bucket_of(start), high, s.policy.quantile)
     else:
         least = holds.minimum_at(positions if holds is s.histogram else holds.since(start_us, high))
-    return least, s.histogram.messages_at(positions), passed_over(s.histogram, s.policy.max_lag, positions)
+    return least, s.histogram.messages_at(positions), s.histogram.passed_over(s.policy.max_lag, positions)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.watermark.decision import Decision
-from tidemark.pipeline.watermark.histogram import Cell, Histogram, holding
+from tidemark.pipeline.watermark.histogram import Cell, Histogram
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading
 
@@ -40,7 +40,7 @@ class Situation:
     once, because several rules use it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "holding", holding(self.histogram, self.policy.max_lag))
+        object.__setattr__(self, "holding", self.histogram.holding(self.policy.max_lag))
 
     @property
     def base_after_slack(self) -> datetime:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from tidemark.pipeline.figures import newest_of
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.estimator import estimate
-from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start, holding
+from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
 from tidemark.pipeline.watermark.rules import RULES, Rules, anchor_before, band_start, frontier_of
@@ -258,7 +258,7 @@ def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: Effec
     Buckets below the result may be pruned. The newest valid message from before the band is never in one of them.
     """
     edge = tracking_after_slack(tracking, policy) - policy.band
-    anchor = anchor_before(holding(histogram, policy.max_lag), edge)
+    anchor = anchor_before(histogram.holding(policy.max_lag), edge)
     return bucket_of(band_start(base_after_slack(base, policy), edge, anchor))
 
 

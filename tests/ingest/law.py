@@ -24,7 +24,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract import places as elements
 from tidemark.pipeline.contract.heartbeat import PATIENCE, HeartbeatReader, MessageContract
 from tidemark.pipeline.contract.payloads import avro as avro_payloads
-from tidemark.pipeline.contract.payloads import decoder, rejections
+from tidemark.pipeline.contract.payloads import decoder, parsing
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.payloads.schemas import SCHEMA_REVISION, Definition, Encoding, PayloadFormat
 from tidemark.pipeline.contract.places import Place
@@ -36,9 +36,9 @@ from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram
 
 SMALL = {
-    (rejections, "LARGEST"): 20_000,
+    (parsing, "LARGEST"): 20_000,
     (decoder, "PART_BYTES"): 6_000,
-    (rejections, "MOST_VALUES"): 400,
+    (parsing, "MOST_VALUES"): 400,
     (avro_payloads, "MOST_VALUES"): 400,
     (elements, "MOST_ELEMENTS"): 50,
     (elements, "ROWS_AT_ONCE"): 60,

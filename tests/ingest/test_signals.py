@@ -24,7 +24,7 @@ from tidemark.local.emulator.server import served
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.ingest.signals import SignalTopic, signals_of
-from tidemark.pipeline.lake.log.notes import LANDED, NAME, SENT
+from tidemark.pipeline.lake.log.notes import NAME, SENT
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.provision import provision_here
 from tidemark.pipeline.settings import Settings
@@ -59,7 +59,7 @@ class Published:
 
 def topic_of(memory: Any, published: Any, **settings: Any) -> SignalTopic:
     """One tracker's."""
-    made = SignalTopic(memory, LANDED, "projects/p/topics/signal", Settings(**settings))
+    made = SignalTopic(memory, "projects/p/topics/signal", Settings(**settings))
     made.__dict__["_client"] = published
     return made
 

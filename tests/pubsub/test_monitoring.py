@@ -70,7 +70,7 @@ def test_the_last_point_holds_until_old(fake: FakeMonitoring, backlog: Monitorin
 @pytest.mark.parametrize("undelivered", [None, 1, 5_000_000])
 def test_a_lone_zero_is_not_believed(fake: FakeMonitoring, backlog: MonitoringBacklog, undelivered: int | None) -> None:
     fake.sampled(BASE, at(-60), age=0, undelivered=undelivered)
-    with pytest.raises(ReadingUnavailable, match="zeros that the number of messages contradicts"):
+    with pytest.raises(ReadingUnavailable, match="zeros, which the message counts contradict"):
         backlog.read()
     fake.sampled(BASE, at(-120), age=42, undelivered=9)
     assert backlog.read().observed_at == at(-180)

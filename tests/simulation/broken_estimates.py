@@ -178,14 +178,14 @@ def reachable_by_an_anchor_that_does_not_hold(histogram: Histogram, base: Any, t
     return original_reachable(histogram, base, tracking, replace(policy, max_lag=None))
 
 
-@plant("max_lag by a cell's least event time", "tidemark.pipeline.watermark.histogram._is_passed_over", 56, bounded)
+@plant("max_lag by a cell's least event time", f"{HISTOGRAM}._is_passed_over", 56, bounded)
 def passed_over_by_the_least_event_time(histogram: Histogram, max_lag: timedelta) -> Any:
     is_timed = histogram.event_bucket > COPY
     least_us = np.where(is_timed, histogram.min_event_us, histogram.first_publish_us)
     return is_timed & (histogram.first_publish_us - least_us > duration_us(max_lag))
 
 
-@plant("max_lag by a cell's first edge", "tidemark.pipeline.watermark.histogram._is_passed_over", 11, bounded)
+@plant("max_lag by a cell's first edge", f"{HISTOGRAM}._is_passed_over", 11, bounded)
 def passed_over_by_the_start_of_the_bucket(histogram: Histogram, max_lag: timedelta) -> Any:
     is_timed = histogram.event_bucket > COPY
     starts_us = np.where(is_timed, histogram.event_bucket, 0) * BUCKET_US

@@ -22,7 +22,8 @@ from fastavro import block_reader, schemaless_reader
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
-from tidemark.pipeline.contract.payloads.rejections import DEEPEST, MOST_VALUES, Unreadable, ValueBudget, parsed
+from tidemark.pipeline.contract.payloads.parsing import DEEPEST, MOST_VALUES, ValueBudget, parsed
+from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.contract.payloads.schemas import CONTAINER, Definition, Encoding, as_base64, finite, varint
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (the zone, if any, is appended as text)

@@ -11,23 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidemark.pipeline.contract.messages import Attributes, Messages
-from tidemark.pipeline.contract.payloads.rejections import (
-    MAGIC,
-    Rejection,
-    RejectionReason,
-    Undecided,
-    Unknown,
-    Unreadable,
-    as_object,
-    inflated,
-    json_kind,
-    parsed,
-    quoted,
-)
+from tidemark.pipeline.contract.payloads.parsing import MAGIC, as_object, inflated, json_kind, parsed, quoted
+from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Undecided, Unknown, Unreadable
 from tidemark.pipeline.contract.payloads.schemas import (
-    SCHEMA_ENCODING,
-    SCHEMA_NAME,
-    SCHEMA_REVISION,
+    SCHEMA_ATTRIBUTES,
     Asking,
     Compression,
     Definitions,
@@ -160,7 +147,7 @@ class PayloadDecoder:
         return read
 
     def _by_schema(self, messages: Messages, asking: Asking, room: _Room) -> Read:
-        names = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING)
+        names = (*SCHEMA_ATTRIBUTES, CONTENT_ENCODING)
         said = list(zip(*(messages.attributes.column(name).to_pylist() for name in names), strict=True))
         known, may_be_gzip = dict[tuple[str | None, ...], tuple[Callable[[bytes], Any], bool]](), self._may_be_gzip
 
@@ -213,7 +200,7 @@ CE_PREFIX = "ce-"
 CONTENT_TYPES = "Content-Type", "content-type"
 """Two spellings of the attribute that distinguishes the binding's modes: the binding's spelling, and lower case."""
 DATA_CONTENT_TYPE = f"{CE_PREFIX}datacontenttype"
-READ_BY = (SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING, CONTENT_ENCODING, *CONTENT_TYPES, DATA_CONTENT_TYPE)
+READ_BY = (*SCHEMA_ATTRIBUTES, CONTENT_ENCODING, *CONTENT_TYPES, DATA_CONTENT_TYPE)
 """Attributes on which the decoding of a payload depends, if there is a schema or an envelope."""
 STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"
 DATA, DATA_BASE64 = "data", "data_base64"

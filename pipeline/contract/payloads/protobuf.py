@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, empty_pb2, json_format, message, message_factory
 
-from tidemark.pipeline.contract.payloads.rejections import DEEPEST, Unknown, Unreadable, ValueBudget, refuse_many_values
+from tidemark.pipeline.contract.payloads.parsing import DEEPEST, ValueBudget, refuse_many_values
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
 from tidemark.pipeline.contract.payloads.schemas import Definition, as_base64, finite, varint
 
 LEAST_BYTES = 2
@@ -50,7 +51,7 @@ class MessageType:
 
     The constructor adds this type and the types of all nested messages to `known`, under their names. `values` is the
     number of values of a message: one for itself and one per field. Values inside nested messages are not included.
-    If a map entry's value is a message, that message counts too (`_made`), because the library creates a missing one.
+    If a map entry's value is a message, that message counts too (`_made`): the library creates it if it is missing.
     """
 
     def __init__(self, descriptor: Any, known: dict[str, "MessageType"]) -> None:

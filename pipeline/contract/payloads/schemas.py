@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from cachetools import LRUCache
 
-from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
+from tidemark.pipeline.contract.payloads.parsing import quoted
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
 from tidemark.pipeline.errors import InvalidSettings
 
 CONTAINER = b"Obj\x01"
@@ -76,8 +77,8 @@ class PayloadFormat:
 SCHEMA_ENCODING = "googclient_schemaencoding"
 SCHEMA_NAME = "googclient_schemaname"
 SCHEMA_REVISION = "googclient_schemarevisionid"
-"""SCHEMA_ENCODING, SCHEMA_NAME and SCHEMA_REVISION are attributes that Pub/Sub sets on each message of a topic with a
-schema."""
+SCHEMA_ATTRIBUTES = SCHEMA_NAME, SCHEMA_REVISION, SCHEMA_ENCODING
+"""The attributes that Pub/Sub sets on each message of a topic with a schema."""
 
 NAME = re.compile(r"projects/[A-Za-z0-9][A-Za-z0-9:.-]{0,99}/schemas/[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 

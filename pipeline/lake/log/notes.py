@@ -102,9 +102,10 @@ class WatermarkObject:
     kind: JsonKind[WatermarkContent] = WATERMARK
     failed = f"{NAME}, which other systems read, was not written"
 
-    def __init__(self, objects: ObjectStore, windowing: Windowing, promise: str = LANDED) -> None:
+    def __init__(self, objects: ObjectStore, windowing: Windowing, *, attach: bool = False) -> None:
         self._notes = Notes(objects, self.kind)
-        self._promise, self._window_seconds = promise, round(windowing.length.total_seconds())
+        self._promise = ACKNOWLEDGED if attach else LANDED
+        self._window_seconds = round(windowing.length.total_seconds())
         self._known: tuple[WatermarkContent, int] | None = None
 
     def tell(self, state: WatermarkState) -> str | None:

@@ -13,7 +13,7 @@ from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, 
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
-from tidemark.pipeline.watermark.histogram import AFTER_ALL, COPY, NO_EVENT, bucket_of, bucket_start, passed_over
+from tidemark.pipeline.watermark.histogram import AFTER_ALL, COPY, NO_EVENT, bucket_of, bucket_start
 from tidemark.pipeline.watermark.rules import least_published
 from tidemark.pipeline.watermark.situation import Situation, has_no_backlog, known
 
@@ -54,7 +54,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
         case Reason.IDLE_HELD:
             yield from _rejected(s, decision.newest_publish_time)
             yield (
-                f"The watermark moves when something is published, and tracking has read to {_reach(s)} after that. "
+                f"The watermark moves when something is published, and tracking has read {_reach(s)} past that. "
                 'With idle = "advance" it would follow the clock meanwhile.'
             )
         case _ if isinstance(evidence, SilenceEvidence) and s.watermark is not None:
@@ -88,14 +88,14 @@ def _no_data(s: Situation) -> Iterator[str]:
         until = iso(first + s.policy.band + s.policy.reading_slack)
         yield f"The watermark is held until tracking has read beyond {until}, {_reach(s)} after its first message."
         return
-    if over := passed_over(s.histogram, s.policy.max_lag):
+    if over := s.histogram.passed_over(s.policy.max_lag):
         yield (
             f"Every valid message that tracking knows of ({counted(over, 'message')}) lags more than "
             f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds or moves the watermark. If "
             "your sources usually lag that much, raise max_lag."
         )
     yield from _rejected(s, None)
-    yield f"The watermark is held until tracking has read to {_reach(s)} after a message with an event time."
+    yield f"The watermark is held until tracking has read {_reach(s)} past a message with an event time."
 
 
 def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
@@ -156,10 +156,10 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
     needs = [] if until is None else [_lands(until, s)]
     if later is not None:
         lag = "" if s.policy.max_lag is None else f" that lags at most {format_duration(s.policy.max_lag)}"
-        needs.append(f"tracking has read to {_reach(s)} after {later}{lag}")
+        needs.append(f"tracking has read {_reach(s)} past {later}{lag}")
     yield f"The watermark moves when {', and when '.join(needs)}."
     if not has_no_backlog(known(s.tracking), s.policy.near_on_tracking):
-        yield "Tracking has a backlog, too. It must first have read to near now, or to a band ahead of base."
+        yield "Tracking has a backlog, too. It must first catch up to the present, or get a band ahead of base."
     if until is not None and known(s.base).is_read_rarely:
         by = iso(known(s.base).next_by)
         yield f"The next reading of base shows its progress: by {by}, or once its backlog is gone (snapshot_budget)."
@@ -186,7 +186,7 @@ def _lands(until: datetime, s: Situation) -> str:
     until += s.policy.base_slack
     text = f"base has acknowledged everything that was published before {iso(until)}"
     if s.policy.base_slack > ZERO:
-        text += f", {format_duration(s.policy.base_slack)} of slack included"
+        text += f", including {format_duration(s.policy.base_slack)} of slack"
     # If `until` lies within a cell's second, the whole cell counts, because some of its messages may be older.
     since, later = published_since(s, known(s.base).oldest_unacked), published_since(s, _whole(until))
     if since is None or later is None:
