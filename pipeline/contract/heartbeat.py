@@ -333,7 +333,7 @@ def read_field(value: Any, kind: FieldKind) -> Any:
 
 
 def read_each(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
-    """Return what `read_field` returns for each value, and the positions of the values that are not of this kind."""
+    """Apply `read_field` to each value. Also return the positions of the values that are not of this kind."""
     plain = {PLAIN.get(kind), NoneType}
     if plain.issuperset(map(type, values)):
         return values, []
