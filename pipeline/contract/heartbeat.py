@@ -333,10 +333,11 @@ def read_field(value: Any, kind: FieldKind) -> Any:
 
 
 def read_each(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
-    """Return what `read_field` returns for each value, and the positions of the values that are not of this kind."""
-    if {PLAIN.get(kind), NoneType}.issuperset(map(type, values)):
+    """Apply `read_field` to each value. Also return the positions of the values that are not of this kind."""
+    plain = {PLAIN.get(kind), NoneType}
+    if plain.issuperset(map(type, values)):
         return values, []
-    read = [read_field(value, kind) for value in values]
+    read = [value if type(value) in plain else read_field(value, kind) for value in values]
     return read, [row for row, value in enumerate(values) if value is not None and read[row] is None]
 
 

@@ -337,7 +337,7 @@ def _fixed_text(size: int) -> Read:
 
 
 def _expected(is_right: bool, value: Any, words: str) -> Any:
-    """Return the value if it is right. Otherwise raise ValueError. `words` names the expected value."""
+    """Return the value if `is_right`, otherwise raise ValueError. `words` names the expected value."""
     if not is_right:
         raise ValueError(f"{type(value).__name__} where {words} is expected")
     return value

@@ -48,7 +48,7 @@ def land_named(
     is_over: Callable[[], bool],
 ) -> NamedLanding:
     """Pull `batches` of messages, make them durable, create the manifest with this name, and acknowledge them. Return
-    the landing, or that of another reader that was faster. Call this function only if there is no such manifest.
+    this landing, or the one that a faster reader created. Call this function only if no such manifest exists.
 
     Guarantee: a manifest is never replaced, and each acknowledged message is in rows that the manifest lists, or in
     `quarantine`. This holds even if several readers try the name at the same time, die, or are restarted. Only the

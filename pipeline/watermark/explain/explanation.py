@@ -41,7 +41,7 @@ class Condition:
 
 
 RULES = {
-    "readings": "whether both backlogs were read lately",
+    "readings": "whether both backlogs were read recently",
     "seek": "whether a subscription was sought back",
     "completeness": "whether tracking knows every message that base may hold",
     "tracking": "whether tracking has read far enough",
