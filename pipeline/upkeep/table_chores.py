@@ -113,19 +113,16 @@ def _rewritten(table: LakeTable, files: Sequence[DataFile], schema: pa.Schema, o
 def _exchange(table: LakeTable, partition: str, files: Sequence[DataFile], written: Sequence[NewFile]) -> None:
     """Replace files of a partition with new ones that have the same rows, in one transaction. The Delta library itself
     would let two rewrites of the same files succeed, which would duplicate rows. Raises TableConflict and LakeError."""
-    column, now_us = table.partition_column, to_us(SystemClock().now())
-    adds = [file.add_action(column, now_us, data_change=False) for file in written]
-    removes = [file.remove_action(column, now_us, data_change=False) for file in files]
-    for _ in range(table.attempts):
-        refuse_old(table, min(file.written_us for file in written), to_us(SystemClock().now()))
+    for _ in table.attempts():
+        now_us = to_us(SystemClock().now())
+        refuse_old(table, min(file.written_us for file in written), now_us)
         current = table.current()
         there = {file.path for file in table.files([partition], current)}
         if current is None or not there.issuperset(file.path for file in files):
             raise TableConflict(f"another process has rewritten partition {partition} of {table.uri} in the meantime")
         with suppress(TableConflict):
-            table.transact(current, [*adds, *removes])
+            table.transact(current, [*written, *files], now_us, data_change=False)
             return
-    raise table.overtaken()
 
 
 def target_bytes(size: int) -> int:
@@ -169,17 +166,14 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
     """Remove the partitions below the value `before` from a table, and return the number of partitions, rows and bytes.
     Their files stay until `trim` deletes them. With `dry_run`, nothing is removed. Raises TableConflict and
     LakeError."""
-    for _ in range(table.attempts):
+    for _ in table.attempts():
         current = table.current()
         old = [file for file in table.files(at=current) if file.partition < before]
         if current is None or not old or dry_run:
             break
-        now_us = to_us(SystemClock().now())
         with suppress(TableConflict):  # the library's own `delete` panics if the path has one of `[]^|`
-            table.transact(current, [file.remove_action(table.partition_column, now_us) for file in old])
+            table.transact(current, old, to_us(SystemClock().now()))
             break
-    else:
-        raise table.overtaken()
     rows, size = sum(file.rows for file in old), sum(file.size for file in old)
     return {"partitions": len({file.partition for file in old}), "rows": rows, "bytes": size}
 

@@ -22,7 +22,7 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeError, LakeUnreachable, TableConflict
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables import window_index
-from tidemark.pipeline.lake.tables.table import DamagedFile, LakeTable
+from tidemark.pipeline.lake.tables.table import ATTEMPTS, DamagedFile
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Fence, WindowedTable
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -141,8 +141,8 @@ def test_a_run_that_slept_until_its_files_may_be_gone_commits_nothing(tmp_path: 
 
 def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    diffs = faulty(lake, *[(False, TableConflict("another was first"))] * LakeTable.attempts)
-    with pytest.raises(TableConflict, match=f"{LakeTable.attempts} times in a row.*run it again"):
+    diffs = faulty(lake, *[(False, TableConflict("another was first"))] * ATTEMPTS)
+    with pytest.raises(TableConflict, match=f"{ATTEMPTS} times in a row.*run it again"):
         compute(diffs, "run", [SHARED])
     assert rows_by_window(lake) == {}
 

@@ -140,17 +140,16 @@ class Corrections:
         written = [self._files.write_part(day, rows) for rows in merged(tables, FILE_BYTES) if len(rows)]
         if not written:
             return 0
-        added = [file.add_action(PARTITION, to_us(noticed_at)) for file in written]
         noted = [Transaction(through.table_id, through.version)]
-        for _ in range(self.table.attempts):
+        for _ in self.table.attempts():
             table = self.table.complete(CORRECTIONS)
             if self.noted(through.table_id) != before:
                 raise TableConflict(f"another process has just recorded changes in {self.table.uri}; try again")
             with suppress(TableConflict):
                 # Without retries: one by the library would succeed even after another follower's commit.
-                self.table.transact(table, added, noted=noted)
-                return sum(file.rows for file in written)
-        raise self.table.overtaken()
+                self.table.transact(table, written, to_us(noticed_at), noted=noted)
+                break
+        return sum(file.rows for file in written)
 
     def newest(self, sought: Sought, limit: int) -> Sequence[dict[str, Any]]:
         """Return at most `limit` corrections that match the filter `sought`, the newest first, as dicts with the

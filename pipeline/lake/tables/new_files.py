@@ -57,10 +57,7 @@ class NewFile:
     stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     written_us: int = 0
 
-    def add_action(self, partition_column: str, at_us: int, *, data_change: bool = True) -> AddAction:
-        """Return the Delta action that adds the file to the table. `at_us` is the time of the transaction in
-        microseconds. An empty `partition_column` means that the table has no partitions. `data_change` is false if all
-        rows of the file come from files that the same transaction removes."""
+    def action(self, partition_column: str, at_us: int, *, data_change: bool) -> AddAction:
         stats = {"numRecords": self.rows, **self.stats}
         return AddAction(
             path=self.path,
@@ -125,13 +122,11 @@ class NewFiles:
             return
         table, at_us = self._table, to_us(self._clock.now())
         refuse_old(table, min(file.written_us for file in files), at_us)
-        actions = [file.add_action(table.partition_column, at_us) for file in files]
-        for attempt in range(table.attempts):  # one fails if another process creates the table or changes its schema
+        for attempt in table.attempts():  # one fails if another process creates the table or changes its schema
             with suppress(TableConflict):
                 opened = table.complete(table.schema, as_open=attempt == 0)
-                table.transact(opened, actions, dict(metadata), retries=APPEND_RETRIES)
+                table.transact(opened, files, at_us, metadata, retries=APPEND_RETRIES)
                 return
-        raise table.overtaken()
 
 
 def refuse_old(table: LakeTable, since_us: int, now_us: int) -> None:

@@ -94,17 +94,17 @@ class Streams:
     def save(self) -> KnownStreams:
         """Save and return all streams of `heartbeat_diffs`. An open `heartbeat_diffs` is updated only if `streams` is
         ahead of it or another process saved first. Raises LakeError, and TableConflict if every attempt fails."""
-        for attempt in range(self.table.attempts):
+        for attempt in self.table.attempts():
             table = self.current()
             seen = 0 if table is None else table.version()
             kept = self._kept(table)
             known = self._after(kept, as_open=attempt == 0)
             if known is kept:
-                return known
+                break
             with suppress(TableConflict):
                 self._keep(known, seen)
-                return known
-        raise self.table.overtaken()
+                break
+        return known
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
         if table is None:
@@ -155,8 +155,7 @@ class Streams:
             raise TableConflict(f"{self.table.uri} is now at version {table.version()}, no longer at {seen}")
         metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}
         written = NewFiles(self.table, self._clock).write(known.rows)
-        added = [file.add_action(self.table.partition_column, to_us(self._clock.now())) for file in written]
-        self.table.transact(table, added, metadata, "overwrite")
+        self.table.transact(table, written, to_us(self._clock.now()), metadata, "overwrite")
 
 
 def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from urllib.parse import unquote
 
 import numpy as np
@@ -83,9 +83,21 @@ CUT = timedelta(milliseconds=1)
 the sum is an upper bound."""
 
 
+ATTEMPTS = 60
+"""Maximum number of attempts at a commit. An attempt fails if another process commits first."""
+
 Damaged = dict[str, str]
 """Maps the path of each damaged or missing file to its partition. A read that gets one skips such files and adds them;
 any other read raises DamagedFile."""
+
+
+class FileChange(Protocol):
+    """A file that a transaction adds to a table (NewFile) or removes from it (DataFile)."""
+
+    def action(self, partition_column: str, at_us: int, *, data_change: bool) -> AddAction | RemoveAction:
+        """Return the Delta action. `at_us` is the time of the transaction in microseconds. An empty `partition_column`
+        means that the table has no partitions. `data_change` is false if the transaction only moves rows between
+        files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +119,7 @@ class DataFile:
     newest: datetime | None
     version: int = -1
 
-    def remove_action(self, partition_column: str, at_us: int, *, data_change: bool = True) -> RemoveAction:
-        """Return the Delta action that removes the file from the table. `at_us` is the time of the transaction in
-        microseconds. `data_change` is false if the same transaction adds the file's rows in other files."""
+    def action(self, partition_column: str, at_us: int, *, data_change: bool) -> RemoveAction:
         return RemoveAction(
             path=self.path,
             data_change=data_change,
@@ -140,9 +150,6 @@ class LakeTable:
     table raises NewerFormat if the format of the table or of the lake is newer than this version knows. Not
     thread-safe. Releases the GIL while it waits for a bucket's response.
     """
-
-    attempts = 60
-    """Maximum number of attempts at a commit. An attempt fails if another process commits first."""
 
     schema: pa.Schema
     """The columns that tidemark writes. Only the tables `heartbeats` and `quarantine` have this attribute."""
@@ -398,28 +405,35 @@ class LakeTable:
     def transact(
         self,
         table: DeltaTable,
-        files: Sequence[AddAction | RemoveAction],
-        metadata: dict[str, str] | None = None,
+        files: Iterable[FileChange],
+        at_us: int,
+        metadata: Mapping[str, str] | None = None,
         mode: Literal["append", "overwrite"] = "append",
         *,
         retries: int = 0,
         noted: list[Transaction] | None = None,
+        data_change: bool = True,
     ) -> None:
         """Add files to the table and remove files from it, in one durable transaction, and update the open `table`. The
         commit has this metadata, and the application transactions `noted`. The mode `overwrite` also removes all
-        earlier files. With `retries`, the Delta library repeats an append that another commit overtook. Raises
-        TableConflict and LakeError. A LakeError may mean that only the sync after the commit failed."""
+        earlier files. With `retries`, the Delta library repeats an append that another commit overtook. For `at_us` and
+        `data_change`, see FileChange. Raises TableConflict and LakeError. A LakeError may mean that only the sync after
+        the commit failed."""
         by = [self.partition_column] if self.partition_column else []
-        made = CommitProperties(max_commit_retries=retries, custom_metadata=metadata, app_transactions=noted)
+        actions = [file.action(self.partition_column, at_us, data_change=data_change) for file in files]
+        stated = None if metadata is None else dict(metadata)
+        made = CommitProperties(max_commit_retries=retries, custom_metadata=stated, app_transactions=noted)
         with table_errors(self.uri), self.log.committing(table) as hooks:
             table.create_write_transaction(
-                [*files], mode, table.schema(), by, commit_properties=made, post_commithook_properties=hooks
+                actions, mode, table.schema(), by, commit_properties=made, post_commithook_properties=hooks
             )
         self.make_durable()
 
-    def overtaken(self, then: str = "try again") -> TableConflict:
-        """Return the error for a commit whose attempts have all failed."""
-        return TableConflict(f"other writers committed to {self.uri} first, {self.attempts} times in a row; {then}")
+    def attempts(self, then: str = "try again") -> Iterator[int]:
+        """Number the attempts at a commit, from 0. After the last one, raise TableConflict: the caller leaves the loop
+        once its commit succeeds. `then` ends the error's message."""
+        yield from range(ATTEMPTS)
+        raise TableConflict(f"other writers committed to {self.uri} first, {ATTEMPTS} times in a row; {then}")
 
     def complete(self, schema: pa.Schema, *, as_open: bool = False) -> DeltaTable:
         """Add the columns of `schema` that the table lacks, and return the table. Part of an existing column, such as a

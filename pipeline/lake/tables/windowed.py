@@ -9,7 +9,7 @@ import hashlib
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,6 @@ from typing import Annotated
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
-from deltalake.transaction import RemoveAction
 from pydantic import Field
 
 from tidemark.pipeline.clock import EPOCH, Clock, format_duration, parse_duration, to_us
@@ -191,7 +190,7 @@ class WindowedTable:
         added = self._by_window(run, written)
         self.table.make_files_durable(file.path for files in added.values() for file in files)
         lost_answer: LakeUnreachable | None = None
-        for attempt in range(self.table.attempts):
+        for attempt in self.table.attempts(f"nothing of run {run.name} is visible: run it again"):
             refuse_old(self.table, to_us(run.started_at), to_us(self._clock.now()))
             try:
                 self._refuse_other(self.table.current(as_open=True), self.schema)  # its error names the column
@@ -201,9 +200,9 @@ class WindowedTable:
                 done = [key for key, files in added.items() if not now[key].isdisjoint(file.path for file in files)]
                 pending = [key for key in added if key not in done and now[key] == fence[key]]
                 if pending:
-                    at_us = to_us(self._clock.now())
-                    adds = [file.add_action(PARTITION, at_us) for key in pending for file in added[key]]
-                    self.table.transact(table, [*adds, *self._removes(table, pending)], {"tidemark.run": run.name})
+                    new, old = (file for key in pending for file in added[key]), self.table.files(pending, table)
+                    at_us, metadata = to_us(self._clock.now()), {"tidemark.run": run.name}
+                    self.table.transact(table, [*new, *old], at_us, metadata)
             except TableConflict:
                 self._clock.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))  # noqa: S311 (not for secrets)
             except LakeUnreachable as error:
@@ -211,22 +210,17 @@ class WindowedTable:
                     raise
                 lost_answer = error
             else:
-                if not pending:
-                    self.table.make_durable()  # an earlier attempt committed, but its response was lost before the sync
-                mine = {*done, *pending}
-                return {key: sum(file.rows for file in files) for key, files in added.items() if key in mine}
-        raise self.table.overtaken(f"nothing of run {run.name} is visible: run it again")
+                break
+        if not pending:
+            self.table.make_durable()  # an earlier attempt committed, but its response was lost before the sync
+        return {key: sum(file.rows for file in added[key]) for key in [*done, *pending]}
 
     def forget(self, windows: Iterable[str]) -> None:
         """Remove the files of these windows from the table in one transaction. The windows then count as not computed.
         Raises TableConflict and LakeError."""
         table, forgotten = self.table.current(), set(windows)
-        if table is not None and (removes := self._removes(table, forgotten)):
-            self.table.transact(table, removes, {FORGOT: str(len(forgotten))})
-
-    def _removes(self, table: DeltaTable, windows: Collection[str]) -> list[RemoveAction]:
-        at_us = to_us(self._clock.now())
-        return [file.remove_action(PARTITION, at_us) for file in self.table.files(windows, table)]
+        if table is not None and (files := self.table.files(forgotten, table)):
+            self.table.transact(table, files, to_us(self._clock.now()), {FORGOT: str(len(forgotten))})
 
     def _files_by_window(self, windows: set[str], table: DeltaTable | None) -> dict[str, frozenset[str]]:
         found = by_partition(self.table.files(windows, table))
