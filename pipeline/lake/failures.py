@@ -41,9 +41,9 @@ NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """The record of a failed run. `reason` is one line. `stretches` are the ranges of windows that the run was to
-    compute, each with the keys of its first and its last window. If the run read the subscriptions instead, it has no
-    `stretches`, and `job` is the name of its job."""
+    """The record of a failed run. `reason` is one line. `stretches` are the ranges of windows that the run should have
+    computed, each as the keys of its first and last window. A run that reads the subscriptions has no `stretches`;
+    `job` is the name of its job."""
 
     run: str
     at: datetime
@@ -56,8 +56,8 @@ class FailedRun:
 class FailedTick:
     """The record of a sensor's failed or waiting ticks since its last successful tick. `failures` is their number,
     `since` and `last` are the times of the first and the last one, and `reason` explains the last one in one line. If
-    `waits` is true, the ticks did not fail, but left messages that could not be judged yet, or found that Dagster's
-    queue holds a run back."""
+    `waits` is true, the ticks did not fail: they left messages that cannot be judged yet, or a run waits in Dagster's
+    queue."""
 
     sensor: str
     failures: int
@@ -121,7 +121,7 @@ class FailedRuns:
             with _without_failing("failed runs"):
                 at = failed.at.astimezone(UTC).strftime(STAMP)
                 self._notes.create(f"{at}-{NOT_IN_NAMES.sub('-', run)}", failed)
-                # Records from before the clock was set back go first, although their names are later.
+                # If the clock was set back, older records have later names. Delete these first.
                 by_age = sorted(self._notes.listed(), key=lambda key: (key < f"{at}~", key))
                 self._notes.delete(*by_age[:-KEPT])
             raise

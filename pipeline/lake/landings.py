@@ -28,7 +28,7 @@ Microseconds = Annotated[datetime, BeforeValidator(from_us), PlainSerializer(to_
 class NamedLanding:
     """The manifest of a landing. `pieces` are the names of the objects with its heartbeats. `oldest_publish_time` is
     the earliest publish time of its messages, including rejected ones, or None if the reader pulled no message.
-    `watermark` is that of its batch, and `readers` the number of the batch's readers."""
+    `watermark` and `readers` are the watermark and the number of readers of its batch."""
 
     pieces: tuple[str, ...]
     oldest_publish_time: Annotated[Microseconds | None, Field(alias="oldest_publish_time_us")]
@@ -71,7 +71,8 @@ class LandedBatches:
         return f"{self._run}/{batch:09d}-{reader:04d}"
 
     def planned(self, batch: int) -> tuple[int, datetime | None] | None:
-        """Return how many readers this batch has, and its watermark, by its landings; None if there are none."""
+        """Return the number of readers of this batch, and its watermark, according to its landings. Return None if it
+        has no landing."""
         manifests = Notes(self._objects, MANIFEST)
         if not (landed := manifests.listed(f"{self._run}/{batch:09d}-")):
             return None

@@ -62,7 +62,7 @@ class Chore:
 
 class Housekeeper:
     """Does the chores of one lake as the settings say. With `dry_run`, it changes nothing, and reports what it would
-    do. `has_tables` is true if there are custom tables that the settings do not name."""
+    do. `has_tables` is true if the pipeline has custom tables that the settings do not name."""
 
     def __init__(self, settings: Settings, clock: Clock, *, dry_run: bool = False, has_tables: bool = False) -> None:
         self._settings = settings
@@ -108,8 +108,8 @@ class Housekeeper:
         if (until := self._event_time_reached()) is None:
             yield "there is no watermark yet", {}
             return
-        # Windows of custom tables last at most a day. Rounded to whole days, retention removes none of them before its
-        # end, and keeps its heartbeats until it has been closed for `keep.heartbeats`.
+        # Windows of custom tables last at most a day, so retention is rounded to whole days. Then no window is removed
+        # before its end, and its heartbeats are kept until it has been closed for `keep.heartbeats`.
         by_day, lookback = self._has_tables or lake.own_tables(), self._settings.windows.lookback
         first = None if keep.windows is None else _floor(until - keep.windows, DAY if by_day else windowing.length)
         hour = None if keep.heartbeats is None else until - keep.heartbeats

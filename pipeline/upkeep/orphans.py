@@ -85,7 +85,7 @@ def find_orphans(lake: Lake, settings: LakeSettings, now: datetime, grace: timed
     with suppress(CorruptObject):  # then it is not known which runs have committed
         tables = {name: lake.table(name) for name in by_window}
         lacks_log = {name for name, table in tables.items() if table.current() is None}
-        if not any(path.partition(f"/{RUNS_FOLDER}/")[0] in lacks_log for path in old):  # a log is away for a repair
+        if not any(path.partition(f"/{RUNS_FOLDER}/")[0] in lacks_log for path in old):  # a log was moved away
             of_no_commit = _unnamed(manifests, tables.values())
             what |= dict.fromkeys(of_no_commit, "the manifest of a run that has committed nothing")
     return [Orphan(name, f"{place}/{name}", old[name].size, old[name].mtime, what[name]) for name in sorted(what)]

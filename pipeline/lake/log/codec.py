@@ -255,9 +255,9 @@ def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> by
 
 
 def _sealed(content: bytes) -> bytes:
-    """Return the content with its digest as the seal. The digest is computed while the placeholder OPEN_SEAL is in the
-    seal's place. Unlike Parquet's own checksums, it covers the metadata. Raises ValueError if the content has no place
-    for a seal."""
+    """Return the content with its digest as the seal. The digest is that of the content with the placeholder OPEN_SEAL
+    in the seal's place. Unlike Parquet's own checksums, the digest covers the metadata. Raises ValueError if the
+    content has no place for a seal."""
     place = content.rindex(SEALED)
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()

@@ -25,9 +25,9 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 
 def decision_by(log: TrackingLog, moment: datetime) -> tuple[int, DecisionRecord] | None:
-    """Like `decision_in_force`. If the log's first decision is after `moment`, also look for a decision whose time is
-    at or before `moment` because a clock had been set back. This search reads only about SAMPLES decisions, most
-    densely near the log's end. It may therefore miss such decisions if there are only a few."""
+    """Like `decision_in_force`. If the log's first decision is after `moment`, also search the later ones: after a
+    clock was set back, some may have a time at or before `moment`. This search reads only about SAMPLES decisions, most
+    densely near the log's end, so it may miss a few such decisions."""
     numbers = log.numbers()
     if (found := _newest_by(log, numbers, moment)) is not None:
         return found

@@ -26,9 +26,9 @@ ALWAYS = datetime.max.replace(tzinfo=UTC)
 
 class LogPacking:
     """Archives old entries of one tracking log, and deletes old archives. Both methods return how many `entries` and
-    `archives` they have archived or deleted, or would have in a dry run. Both take the time `now`. A decision with a
-    later time was made while the clock was wrong. Its time is ignored: the age of its entry follows from the decisions
-    before and after it."""
+    `archives` they archived or deleted, or would in a dry run. `now` is the current time. A decision with a later time
+    was made while the clock was wrong. That time is ignored: the age of the entry follows from the decisions before and
+    after it."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -36,17 +36,16 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, now: datetime = ALWAYS, *, dry_run: bool = False) -> dict[str, int]:
-        """Archive the old entries of the log. Of the compacted entries older than `before`, the last two stay in the
-        log, and all entries before these two are archived. A compacted entry contains the state after all earlier
-        entries. During the move, readers find every entry by its number.
+        """Archive the old entries of the log. The last two compacted entries older than `before` stay in the log, and
+        all entries before these two are archived. A compacted entry contains the state after all earlier entries.
+        During the move, readers find every entry by its number.
 
         Also delete `leftovers`: objects whose entries were already archived or dropped. They exist if an earlier
         process died before it deleted them.
 
         Guarantee: entries written since a tracker last read the log stay in the log, however wrong the clocks are.
 
-        Raises LakeError, and CorruptObject for a damaged or missing entry. All entries after that one then stay in the
-        log.
+        Raises LakeError, and CorruptObject for a damaged or missing entry. The entries after it then stay in the log.
         """
         archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()
@@ -103,20 +102,17 @@ class LogPacking:
             yield whole
 
     def _move(self, entries: dict[int, bytes]) -> None:
-        self._keep(entries)
-        for number in sorted(entries):
-            self._objects.delete(entry_name(number))
-
-    def _keep(self, entries: dict[int, bytes]) -> None:
+        numbers = range(min(entries), max(entries) + 1)
         try:
             self._archive.create(entries)
-        except ObjectExists:
-            numbers = range(min(entries), max(entries) + 1)
+        except ObjectExists:  # an earlier packing was killed before it deleted the entries' own objects
             if self._archive.read(numbers) != entries:
                 raise CorruptObject(
                     f"{self._archive.place(numbers)} differs from the log's entries; move this object away, and "
                     "`tidemark housekeep` will create it again"
                 ) from None
+        for number in numbers:
+            self._objects.delete(entry_name(number))
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
         """Return the numbers of leftover entries in a log without archives: their objects still exist, although their

@@ -7,12 +7,13 @@ entries into account. Old entries are moved to archives, which a restart does no
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count, islice
 from threading import Lock
+from types import UnionType
 from typing import cast
 
 from cachetools import TTLCache
@@ -46,8 +47,8 @@ Moment = tuple[datetime, float]
 """A wall-clock time and a value of the monotonic clock."""
 
 QUICK = timedelta(minutes=1)
-"""If an entry was the newest one less than this long ago, it is not archived yet: housekeeping archives only entries
-that are older than an hour."""
+"""An entry that was the newest one within this time is not archived yet: housekeeping archives only entries that are
+older than an hour."""
 
 READ_ON = 20
 """If `newest` finds this many new entries, it lists the log, which is cheaper than reading on one by one. A tick writes
@@ -106,9 +107,9 @@ class PastEntries:
 class TrackingLog:
     """The tracking log, and a cached copy of the state that follows from its entries. `catch_up` updates the state.
 
-    Several instances may share a log. An instance is not thread-safe. But if Dagster gives up on a tick that still
-    runs, and starts the next one, the two ticks leave no gap in the log. Instances may share the cache `past`. `entry`
-    and `content` use it, and add what it lacks. `catch_up` and each append add new entries to it.
+    Several instances may share a log. An instance is not thread-safe. However, if Dagster starts the next tick while
+    one still runs, the two ticks leave no gap in the log. Instances may share the cache `past`. `entry` and `content`
+    read from this cache, and add what it lacks. `catch_up` and each append add new entries to it.
     """
 
     def __init__(
@@ -150,8 +151,8 @@ class TrackingLog:
     def catch_up_to_append(self) -> WatermarkState:
         """Like `catch_up`, but also raise CorruptObject if entries were lost from the end of the log. Call this
         before an append."""
-        # The note is read before the log, because a noted entry is already in the log. The listing of notes is skipped
-        # if the last known entry was seen less than QUICK ago.
+        # Read the witness before the log, because an entry is recorded only once it is in the log. Skip this listing if
+        # the last known entry was seen less than QUICK ago.
         noted = -1 if self._is_compared and self._is_quick(self._seen) else self._witness.newest_number()
         state = self.catch_up()
         note = self._witness.newest() if noted > state.number else None
@@ -161,8 +162,8 @@ class TrackingLog:
         return state
 
     def watermark_noted(self) -> datetime | None:
-        """Return the watermark in the newest record of the log witness, a second record of the log's end. Return None
-        if there is no record, or if the record has no watermark."""
+        """Return the watermark in the newest record of the log witness, or None if there is no record, or no watermark
+        in it."""
         note = self._witness.newest()
         return None if note is None else note.watermark
 
@@ -226,8 +227,9 @@ class TrackingLog:
         histogram is not restored, which makes the call cheap.
 
         Reads the entries since the last call. On the first call, or after many entries, lists the log and reads back to
-        the newest decision or compacted entry. Raises CorruptObject if one of these entries is damaged or missing, or
-        if the last call was more than QUICK ago and the entry that it returned has been lost since.
+        the newest decision or compacted entry. Raises CorruptObject if one of these entries is damaged or missing. If
+        the last call was more than QUICK ago, also raises CorruptObject if the entry that it returned has been lost
+        since.
         """
         seen, looks_at = self._looked, self._now()
         found = self._entries_after(seen.number) if seen.number >= 0 else None
@@ -235,7 +237,8 @@ class TrackingLog:
             newest = max(self.live_numbers(), default=-1)
             if newest < seen.number:
                 raise self.gap(seen.number)
-            found = newest, list(self._entries_back(newest, seen.number))[::-1]
+            back = read_back(range(newest, seen.number, -1), self._live_entry, DecisionRecord | Compacted)
+            found = newest, [entry for _, entry in back][::-1]
         newest, entries = found
         watermark, contract, record = seen.watermark, seen.contract, seen.record
         for entry in entries:
@@ -269,13 +272,6 @@ class TrackingLog:
             for following in count(number + 1):
                 yield following, self._objects.read(entry_name(following))
 
-    def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
-        for number in range(newest, seen, -1):
-            entry = self._live_entry(number)
-            yield entry
-            if isinstance(entry, DecisionRecord | Compacted):
-                return
-
     def entry(self, number: int) -> Entry:
         """Return the entry with this number, archived or not. Raises ObjectMissing and CorruptObject."""
         try:
@@ -300,7 +296,7 @@ class TrackingLog:
 
     def numbers(self) -> list[int]:
         """Return the numbers of all entries in order, including archived entries."""
-        live = self.live_numbers()  # before the archives, so that an entry that is being moved is found in one of them
+        live = self.live_numbers()  # first, so that an entry that is moved meanwhile is found in an archive
         archived = (number for numbers in self._archive.ranges() for number in numbers)
         return sorted({*archived, *live})
 
@@ -312,8 +308,8 @@ class TrackingLog:
     def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
         """Replace an unrepairable entry with an entry that records the loss. No tracker may run at the same time.
 
-        The lost entry may have been the newest decision. So that the watermark does not go back, pass the last known
-        watermark as `watermark_at_least`. Raises LakeError if the entry was archived or dropped (then no tracker needs
+        The lost entry may have been the newest decision. Pass the last known watermark as `watermark_at_least`, so that
+        the watermark does not go back. Raises LakeError if the entry was archived or dropped (then no tracker needs
         it), or is beyond the end of the log. Raises NewerFormat if a later version of tidemark wrote the entry.
         """
         if self._archive.covers(number) or self._is_before_log(number):
@@ -331,7 +327,7 @@ class TrackingLog:
         with suppress(errors.ObjectMissing, errors.CorruptObject):
             self.entry(number)
         written = encode(Lost(what, watermark_at_least), self._writer)
-        for kind in (WATERMARK, SENT):  # they may contain a number that will be reused; the next tick rewrites them
+        for kind in (WATERMARK, SENT):  # they may name a number that is used again; the next tick rewrites them
             self._objects.delete(kind.name(kind.key))
         self._objects.delete(entry_name(number))
         self._objects.create(entry_name(number), written)
@@ -366,7 +362,7 @@ class TrackingLog:
                 continue
             self._standing, self._tail, self._seen = state.after(number, entry), (number, content), seen
             self._past.add(number, content)
-            with suppress(errors.LakeFull):  # the entry is written, and the next one is noted once there is space
+            with suppress(errors.LakeFull):  # the entry is written; the next one is recorded once there is space
                 self._witness.note(number, self._standing.watermark)
             return self._standing
         raise errors.TableConflict(
@@ -490,15 +486,22 @@ class TrackingLog:
 def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
     """Return the state folded from all entries up to the number `last`. `read` returns an entry by number. Entries
     before the newest compacted one are not read, because a compacted entry contains the state so far."""
-    entries: list[tuple[int, Entry]] = []
-    for number in range(last, -1, -1):
-        entries.append((number, read(number)))
-        if isinstance(entries[-1][1], Compacted):
-            break
     state = WatermarkState()
-    for number, entry in reversed(entries):
+    for number, entry in reversed([*read_back(range(last, -1, -1), read, Compacted)]):
         state = state.after(number, entry)
     return state
+
+
+def read_back(
+    numbers: Iterable[int], read: Callable[[int], Entry], until: type[Entry] | UnionType
+) -> Iterator[tuple[int, Entry]]:
+    """Read the entries with these numbers, and yield each with its number. Stop after the first entry of the class
+    `until`."""
+    for number in numbers:
+        entry = read(number)
+        yield number, entry
+        if isinstance(entry, until):
+            return
 
 
 def _refuse(contract: str, newest: str) -> None:

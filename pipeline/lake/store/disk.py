@@ -214,8 +214,8 @@ def storage_error(uri: str, text: str) -> errors.LakeError:
         )
     if any(sign in text for sign in LIMITED):
         return errors.LakeFull(
-            f"a limit of this process was reached at {uri}: {why}; raise it (`ulimit -n` is that of open files, "
-            "`ulimit -f` that of a file's size), and ticks continue from the durable state"
+            f"a limit of this process was reached at {uri}: {why}; raise the limit (`ulimit -n` for open files, "
+            "`ulimit -f` for the size of a file), and ticks continue from the durable state"
         )
     if FOREIGN_LOGIN in text:
         return errors.LakeUnwritable(

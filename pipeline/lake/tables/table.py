@@ -87,8 +87,8 @@ ATTEMPTS = 60
 """Maximum number of attempts at a commit. An attempt fails if another process commits first."""
 
 Damaged = dict[str, str]
-"""Maps the path of each damaged or missing file to its partition. A read that gets one skips such files and adds them;
-any other read raises DamagedFile."""
+"""Maps the path of each damaged or missing file to its partition. A read with this argument skips such files and adds
+them to the dict; a read without it raises DamagedFile."""
 
 
 class FileChange(Protocol):
@@ -281,7 +281,8 @@ class LakeTable:
 
     @contextmanager
     def _skipping(self, file: Any, damaged: Damaged | None) -> Iterator[None]:
-        """Leave the `with` block if `file`, which it reads, is damaged or missing. See Damaged."""
+        """Let the `with` block read `file`. If the file is damaged or missing, end the block, and add the file to
+        `damaged` or raise DamagedFile."""
         try:
             with self.naming_damage(file.path):
                 yield

@@ -104,15 +104,15 @@ class TableLog:
 
     def read(self, version: int) -> bytes:
         """Return a commit of the log. Raises ObjectMissing, LakeError, and CorruptObject if the commit is empty: the
-        Delta library would take it for a commit without files."""
+        Delta library would accept an empty one as a commit without files."""
         content = self._objects.read(name := commit_name(version))
         if not content.strip():
             raise errors.CorruptObject(f"{self._objects.uri}/{name} is empty; restore its earlier version or a backup")
         return content
 
     def between(self, first: int, last: int) -> list[bytes]:
-        """Return the commits of the versions `first` to `last`, both included, in order. Of the cached commits, only
-        the last one is read again. Raises LakeError, and ObjectMissing if a commit is gone (housekeeping deletes old
+        """Return the commits of the versions `first` to `last`, both included, in order. Reads the last cached commit
+        again, but no earlier one. Raises LakeError, and ObjectMissing if a commit is gone (housekeeping deletes old
         ones)."""
         found = self._with_cached(
             first, lambda new: [content for _, content in read_ahead(self.read, range(new, last + 1))]
@@ -121,8 +121,8 @@ class TableLog:
 
     def since(self, first: int, at_most: int | None = None) -> list[bytes]:
         """Return the commits from version `first` on, in order, up to the newest one. If there are more than `at_most`,
-        the result has at least `at_most`, but not always all. It is empty if there is no version `first`. Of the
-        cached commits, only the last one is read again. Raises LakeError."""
+        the result has at least `at_most`, but not always all. The result is empty if there is no version `first`. Reads
+        the last cached commit again, but no earlier one. Raises LakeError."""
 
         def up_to_end(new: int) -> Iterator[bytes]:
             with suppress(errors.ObjectMissing):
@@ -140,8 +140,8 @@ class TableLog:
         """Return the commits from version `first` on: the cached ones, then those that `read_from` returns for the
         version after the cached ones.
 
-        At the end, the last cached commit is read again. Commits are deleted oldest first. So if it is still in the
-        log, no commit between it and the later ones was deleted, and all belong to one table."""
+        Finally reads the last cached commit again. Commits are deleted oldest first. So if that commit is still in the
+        log, no later one was deleted meanwhile, and all belong to one table."""
         start, kept = _read.get(self._objects.uri) or (self._copies and handed(self._objects.uri)) or (first, [])
         if not start <= first <= start + len(kept):
             start, kept = first, []

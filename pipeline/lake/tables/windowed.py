@@ -39,9 +39,9 @@ LENGTH = "tidemark.window_length"
 """The table property for the length of the table's windows. Early versions of tidemark did not set it."""
 
 EVIDENT = 8
-"""If a table lacks the property LENGTH, its window length is derived: it is the smallest distance between the starts of
-two windows. With few windows, this may be too great, because no two of them are adjacent. So a derived length above the
-expected one is ignored if the table has fewer computed windows than this."""
+"""If a table lacks the property LENGTH, its window length is derived: the smallest distance between the starts of two
+windows. With few windows, no two may be adjacent, and the derived length may be too great. So a derived length above
+the expected one is ignored if the table has fewer computed windows than this."""
 
 MANIFESTS_KEPT = 2_000
 """Maximum number of manifests that an open table caches: a week of runs over windows of five minutes."""
@@ -182,7 +182,8 @@ class WindowedTable:
         replaced window. A window is only replaced if it still has the files in `fence`; if not, another run has
         replaced it. If several runs compute a window concurrently, the rows of only one of them are visible.
 
-        `written` are the run's files, at least one per window. A window without rows counts as computed by its file.
+        `written` are the run's files, at least one per window. A window without rows has an empty file, so that it
+        counts as computed.
 
         Raises TableConflict, LakeError, and InvalidSettings (see `hold_to`). After an error, no file of this run is
         visible, unless only the response to the commit was lost, or only the sync after the commit failed.
