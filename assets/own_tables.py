@@ -144,9 +144,8 @@ def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -
 
 
 def _index(table: TableDefinition, user: str, lake: LakeResource) -> WindowIndex:
-    tables = lake.of(user).heartbeats(), lake.of(user).own_table(table.name).table
-    made = partial(WindowIndex, *tables, table.windowing(lake.settings.windows), table.lookback)
-    return lake.kept.get((user, table.name, "index"), made)
+    windowing = table.windowing(lake.settings.windows)
+    return lake.of(user).window_index(windowing, table.lookback, f"{FOLDER}/{table.name}")
 
 
 def _compute(

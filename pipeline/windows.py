@@ -110,18 +110,6 @@ class Spans:
         for stretch in stretches:
             self.add(stretch)
 
-    @classmethod
-    def of(cls, lows: NDArray[np.int64], highs: NDArray[np.int64]) -> "Spans":
-        """Return the union of the ranges `[low, high)`, computed without a Python loop over them."""
-        spans = cls()
-        if len(lows):
-            order = np.argsort(lows, kind="stable")
-            lows, reached = lows[order], np.maximum.accumulate(highs[order])
-            begins = np.flatnonzero(lows[1:] > reached[:-1]) + 1
-            spans._lows = lows[np.concatenate([[0], begins])].tolist()
-            spans._highs = reached[np.concatenate([begins - 1, [-1]])].tolist()
-        return spans
-
     def add(self, stretch: range) -> None:
         """Add a range, merging it with the ranges that it overlaps or touches."""
         if not stretch:
@@ -131,6 +119,16 @@ class Spans:
         high = max([stretch.stop, *self._highs[max(first, last - 1) : last]])
         self._lows[first:last] = [low]
         self._highs[first:last] = [high]
+
+    def add_all(self, lows: NDArray[np.int64], highs: NDArray[np.int64]) -> None:
+        """Add the ranges `[low, high)`. They are merged with each other first, without a Python loop over them."""
+        if len(lows):
+            order = np.argsort(lows, kind="stable")
+            lows, reached = lows[order], np.maximum.accumulate(highs[order])
+            begins = np.flatnonzero(lows[1:] > reached[:-1]) + 1
+            merged = lows[np.concatenate([[0], begins])].tolist(), reached[np.concatenate([begins - 1, [-1]])].tolist()
+            for low, high in zip(*merged, strict=True):
+                self.add(range(low, high))
 
     def __contains__(self, number: int) -> bool:
         place = bisect_right(self._lows, number) - 1

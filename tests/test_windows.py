@@ -123,7 +123,10 @@ def test_it_holds_what_was_added_in_stretches_however_it_was_made(given: list[ra
     kept = [stretch for stretch in given if stretch]
     lows, highs = (np.array([getattr(one, side) for one in kept], np.int64) for side in ("start", "stop"))
     bounds = range(low, low + width)
-    for spans in (Spans(*given), Spans.of(lows, highs)):
+    together, afterwards = Spans(), Spans(*given[::2])
+    together.add_all(lows, highs)
+    afterwards.add_all(lows, highs)
+    for spans in (Spans(*given), together, afterwards):
         found = list(spans.within(bounds))
         assert numbers(found) == sorted(of(given) & set(bounds), reverse=True)
         assert all(later.start > earlier.stop for later, earlier in pairwise(found))

@@ -22,7 +22,7 @@ from tidemark.pipeline.compute.micro_batch import WindowBatch, WrittenFiles
 from tidemark.pipeline.compute.slices import ANSWER, COPIES, PLACE, Output, Search, cut, new_file, place_of
 from tidemark.pipeline.compute.table_definition import TableDefinition, Windows
 from tidemark.pipeline.errors import CorruptObject, TableFailed, TidemarkError
-from tidemark.pipeline.lake.failures import RAISED
+from tidemark.pipeline.lake.failures import reason_of
 from tidemark.pipeline.lake.store.objects import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles
@@ -269,14 +269,6 @@ def _failing(definition: TableDefinition) -> Iterator[None]:
             raise
         fix = FIX_FILE if definition.file else FIX_FUNCTION
         raise TableFailed(
-            f"the table {definition.name} cannot be computed: {_said(error)}. Nothing was committed to it, and no "
-            f"other table is affected. {fix}, and the table's windows are then computed automatically"
+            f"the table {definition.name} cannot be computed: {reason_of(error, MOST_SAID)}. Nothing was committed "
+            f"to it, and no other table is affected. {fix}, and the table's windows are then computed automatically"
         ) from error
-
-
-def _said(error: Exception) -> str:
-    """Format an error: its first line and, if a Python worker failed, the line with the worker's error. Cut the result
-    to MOST_SAID characters."""
-    first, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    raised = [line for line in more if RAISED.match(line)]
-    return "; ".join([f"{type(error).__name__}: {first}", *raised[:1]])[:MOST_SAID]

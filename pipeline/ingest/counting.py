@@ -21,7 +21,7 @@ from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, Reject
 from tidemark.pipeline.contract.judging import Judged, judge, judged_parts, publisher_ids
 from tidemark.pipeline.contract.messages import Bools, Messages
 from tidemark.pipeline.contract.payloads.decoder import READ_BY, Decoded
-from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints
+from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, grouped
 
 MOST_REMEMBERED = 1_000_000
 """Maximum number of messages remembered to recognize copies. They take 16 MB, and cover ten minutes of traffic at
@@ -78,10 +78,8 @@ class RememberedCopies:
     def _remember(self, keys: Ints, publish_us: Ints) -> None:
         keys, publish_us = np.concatenate([self._keys, keys]), np.concatenate([self._publish_us, publish_us])
         oldest_us = int(publish_us.max()) - self._within_us
-        order = np.argsort(keys, kind="stable")  # quick, because the remembered keys are sorted already
-        keys, publish_us = keys[order], publish_us[order]
-        firsts = np.flatnonzero(np.insert(keys[1:] != keys[:-1], 0, values=True))
-        keys, publish_us = keys[firsts], np.minimum.reduceat(publish_us, firsts)
+        # The sort is quick, because the remembered keys are sorted already.
+        keys, publish_us = grouped([keys, publish_us], [np.minimum])
         kept = publish_us >= oldest_us
         if np.count_nonzero(kept) > self._at_most:
             kept = np.zeros(len(keys), dtype=np.bool_)

@@ -168,15 +168,16 @@ class FailedTicks:
         return [failed for _, failed in self._notes.readable(self._notes.listed())]
 
 
-def reason_of(error: BaseException) -> str:
-    """Return the error's class name and the first line of its message, without secrets and control characters. If a
-    Python worker of Spark failed, the line with the worker's error takes the place of the first line."""
+def reason_of(error: BaseException, at_most: int = REASON_LENGTH) -> str:
+    """Return the error's class name and the first line of its message, without secrets and control characters, cut to
+    `at_most` characters. If a Python worker of Spark failed, the line with the worker's error takes the place of the
+    first line."""
     text = str(error).encode(errors="replace").decode()  # file names may have lone surrogates, which JSON cannot hold
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if type(error).__name__ == "PythonException":
         lines = [*filter(RAISED.match, lines), *lines]
     said = printable(": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])]))
-    return said if len(said) <= REASON_LENGTH else f"{said[: REASON_LENGTH - 1]}…"
+    return said if len(said) <= at_most else f"{said[: at_most - 1]}…"
 
 
 @contextmanager

@@ -154,10 +154,10 @@ class Lake:
         """Return the records of failed sensor ticks."""
         return FailedTicks(self.objects())
 
-    def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
-        """Return the index of the windows that have heartbeats or are computed."""
-        tables = self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS)
-        return self._part(f"{windowing} {lookback}", lambda: WindowIndex(*tables, windowing, lookback))
+    def window_index(self, windowing: Windowing, lookback: timedelta, name: str = HEARTBEAT_DIFFS) -> WindowIndex:
+        """Return the index of the windows that have heartbeats or are computed in the table `name`."""
+        tables = self.heartbeats(), self.table(name)
+        return self._part(f"{name} {windowing} {lookback}", lambda: WindowIndex(*tables, windowing, lookback))
 
     def table(self, name: str) -> LakeTable:
         """Return a table as a LakeTable. `name` is a key of PARTITIONS or, for a custom table, `tables/NAME`."""

@@ -23,7 +23,7 @@ from tidemark.pipeline.lake.tables.windowed import noted_length
 from tidemark.pipeline.machine import ProcessName, own_process
 from tidemark.pipeline.settings import ReadFrom, Settings
 from tidemark.pipeline.watermark.decision import Decision
-from tidemark.pipeline.windows import Windowing, start_of
+from tidemark.pipeline.windows import Windowing
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,31 +359,39 @@ def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | N
     """Return the unresolved failures of runs that compute windows or read the subscriptions; None if there are none.
     `heartbeat_diffs` is read only if a run has failed. Raises LakeError."""
     notes = lake.failed_runs().newest()
-    return failing(notes, computed_at(lake.diffs().table.files()), windowing, now) if notes else None
+    return failing(notes, computed_at(lake.diffs().table.files()), windowing.length, now) if notes else None
 
 
 def failing(
-    notes: Sequence[FailedRun], computed: Mapping[str, datetime], windowing: Windowing, now: datetime
+    notes: Sequence[FailedRun],
+    computed: Mapping[str, datetime],
+    length: timedelta | None,
+    now: datetime,
+    table: str = "",
 ) -> Failing | None:
-    """Return a summary of the unresolved failures among `notes` (newest first); None if there are none. A failed run
-    over windows is resolved when all its windows have been computed after the failure, or now have a different
-    length."""
-    standing, waiting = [], list[str]()
+    """Return a summary of the unresolved failures among `notes` (newest first); None if there are none.
+
+    A failed run over windows is resolved when all its windows have been computed after the failure, or now have a
+    different length. `length` is the length now, or None if it is unknown. Then, of the windows between the ends of a
+    stretch, only computed ones are checked. A failed run of a custom table that names no window is resolved when any
+    window of `table` has been computed after it. Without `table`, old failures no longer count.
+    """
+    standing, waiting, newest = list[FailedRun](), list[str](), max(computed.values(), default=EPOCH)
     for note in notes:
-        if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
+        if not table and now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
             continue
-        since = _stands_since(note, now)
-        open_ends = [key for stretch in note.stretches for key in _waiting(since, stretch, computed, windowing)]
-        if open_ends or not note.stretches:
+        since = note.at if note.at <= now else EPOCH  # the clock was set back: every computation counts as later
+        open_ends = [key for stretch in note.stretches for key in _waiting(since, stretch, computed, length)]
+        if open_ends or not (note.stretches or (table and newest > since)):
             standing.append(note)
             waiting += open_ends
-    return Failing.of(standing, waiting) if standing else None
+    return Failing.of(standing, waiting, table) if standing else None
 
 
 def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
     """Return a summary of the unresolved failures of each custom table that has any. A table is left out if its newest
     failure is older than WINDOWS_STAND_FOR. Raises LakeError."""
-    found = list[Failing]()
+    found = list[Failing | None]()
     for name in lake.own_tables_with_failed_runs():
         notes = lake.failed_runs(name).newest()
         if notes and now - notes[0].at <= WINDOWS_STAND_FOR:
@@ -392,38 +400,21 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
                 place = lake.table(f"{OWN_TABLES}/{name}")
                 if table := place.current():
                     computed, length = computed_at(place.files(at=table)), noted_length(table)
-            standing = [note for note in notes if _is_unresolved(note, computed, length, now)]
-            found += [Failing.of(standing, table=name)] if standing else []
-    return found
-
-
-def _is_unresolved(note: FailedRun, computed: Mapping[str, datetime], length: timedelta | None, now: datetime) -> bool:
-    """Return False if the windows of a custom table's failed run were computed after the failure, or if the table's
-    windows now have a different length. `length` is the table's window length, or None if unknown. Between the ends of
-    a stretch, only computed windows are checked, because the length may be unknown. A window that keeps failing is
-    soon tried alone, and is then checked as the end of a stretch."""
-    since = _stands_since(note, now)
-    if not note.stretches:
-        return max(computed.values(), default=EPOCH) <= since
-    if length and any((start_of(key) - EPOCH) % length for stretch in note.stretches for key in stretch):
-        return False
-    inside = {key for first, last in note.stretches for key in computed if first < key < last}
-    return any(computed.get(key, EPOCH) <= since for key in inside.union(*note.stretches))
-
-
-def _stands_since(note: FailedRun, now: datetime) -> datetime:
-    """Return the time of the failure. If the clock was set back since then, return the epoch, so that every computation
-    counts as later."""
-    return note.at if note.at <= now else EPOCH
+            found.append(failing(notes, computed, length, now, name))
+    return [one for one in found if one is not None]
 
 
 def _waiting(
-    since: datetime, stretch: tuple[str, str], computed: Mapping[str, datetime], windowing: Windowing
+    since: datetime, stretch: tuple[str, str], computed: Mapping[str, datetime], length: timedelta | None
 ) -> list[str]:
-    try:
-        numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
-    except ValueError:  # the note is about windows of another length, from before the settings changed
-        return []
-    keys = (windowing.numbered(number).key for number in (*numbers, numbers.stop))
+    """Return the first and the last window of a stretch that has not been computed since a moment, if there is one."""
+    first, last = stretch
+    keys = {first, last}.union(key for key in computed if first < key < last)
+    if length:
+        try:
+            bounds = [Windowing(length, EPOCH).named(key).start for key in stretch]
+        except ValueError:  # the note is about windows of another length, from before the settings changed
+            return []
+        keys = {window.key for window in Windowing(length, EPOCH).between(bounds[0], bounds[1] + length)}
     waiting = [key for key in keys if key not in computed or computed[key] < since]
-    return [waiting[0], waiting[-1]] if waiting else []
+    return [min(waiting), max(waiting)] if waiting else []

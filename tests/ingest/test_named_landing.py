@@ -32,8 +32,7 @@ class PiecesWorld(World):
     def land_as(
         self, name: str, *, is_over: Callable[[], bool] = lambda: False, budget: Budget = BUDGET
     ) -> NamedLanding:
-        landed = Notes(self.objects, MANIFEST).find(name)  # as a reader does, before it needs Pub/Sub
-        return landed or land_named(
+        return Notes(self.objects, MANIFEST).find(name) or land_named(  # as a reader does
             name,
             Batches(self.base, budget, self.clock),
             objects=self.objects,

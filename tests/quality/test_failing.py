@@ -57,7 +57,7 @@ def note(seconds: float, *stretches: tuple[str, str], reason: str = "why") -> Fa
 
 
 def standing(notes: list[FailedRun], computed: dict[str, datetime], seconds: float) -> str:
-    found = failing(notes, computed, WINDOWING, at(seconds))
+    found = failing(notes, computed, WINDOWING.length, at(seconds))
     return "" if found is None else found.sentence()
 
 

@@ -46,7 +46,6 @@ def measurements(beat: Beat) -> bytes:
     return orjson.dumps({"temperature": beat.temperature, **said, "sequence": beat.sequence})
 
 
-@dataclass(frozen=True, slots=True)
 class Nested(Shape):
     """Nested JSON objects, without attributes. A stream is a device at a site. The device's name is unique only within
     its site."""
@@ -77,7 +76,6 @@ status = { path = "metrics.states[-1].text", kind = "text" }
         return {}, beat.broken_payload(orjson.dumps(payload), b"null")
 
 
-@dataclass(frozen=True, slots=True)
 class Seconds(Shape):
     """A flat JSON object. The event time is a number of seconds such as 1795238400.25."""
 
@@ -95,7 +93,6 @@ publisher_id = "payload:id"
         return {}, beat.broken_payload(orjson.dumps(present(payload)), b'"21.5"')
 
 
-@dataclass(frozen=True, slots=True)
 class AttributesShape(Shape):
     """A shape without payload, whose values are all attributes. If a temperature is text, it gets a unit, because
     digits alone would be read as a number."""
@@ -122,7 +119,6 @@ status = { path = "attribute:status", kind = "text" }
         return present(attributes), b""
 
 
-@dataclass(frozen=True, slots=True)
 class Arrays(Shape):
     """Several readings per message, as an array in the order of publication.
 
@@ -176,7 +172,6 @@ def _grouped(beats: Sequence[Beat]) -> Iterator[list[Beat]]:
 PLAIN = JsonObject()
 
 
-@dataclass(frozen=True, slots=True)
 class Gzipped(Shape):
     """A compressed JSON object. Every other message of a stream names the compression in an attribute. In the others,
     only the first bytes of the payload show that it is compressed."""
@@ -191,7 +186,6 @@ class Gzipped(Shape):
         return {**attributes, **said}, beat.broken_payload(packed, gzip.compress(b"[21.5]", mtime=0))
 
 
-@dataclass(frozen=True, slots=True)
 class CloudEvents(Shape):
     """CloudEvents in both modes of their Pub/Sub binding. A stream's messages alternate between structured and binary
     mode."""

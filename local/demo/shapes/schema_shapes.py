@@ -3,7 +3,6 @@ which has a new field."""
 
 import io
 import json
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import fastavro
@@ -37,7 +36,6 @@ def revision_of(beat: Beat) -> str:
     return FIRST if beat.sequence < 1 + int(beat.stream[-5:]) % UPGRADED_OVER else SECOND
 
 
-@dataclass(frozen=True, slots=True)
 class OfSchema(Shape):
     """A shape with a schema. Each message names its revision of the schema. The first revision has no field
     `status`."""
@@ -74,7 +72,6 @@ SCHEMAS = {FIRST: _schema(AT, DEVICE, TEMPERATURE, ID), SECOND: _schema(AT, DEVI
 PARSED = {revision: fastavro.parse_schema(schema) for revision, schema in SCHEMAS.items()}
 
 
-@dataclass(frozen=True, slots=True)
 class Avro(OfSchema):
     """A shape with Avro records as payloads."""
 
@@ -114,7 +111,6 @@ def _type(fields: Fields) -> Any:
 TYPES = {revision: _type(fields) for revision, fields in FIELDS.items()}
 
 
-@dataclass(frozen=True, slots=True)
 class Protobuf(OfSchema):
     """Protobuf messages. Two faults of other shapes are impossible. An event time is a number, so it is always
     readable. A temperature cannot be text, so a message that would have such a temperature has none."""

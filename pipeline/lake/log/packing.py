@@ -102,20 +102,17 @@ class LogPacking:
             yield whole
 
     def _move(self, entries: dict[int, bytes]) -> None:
-        self._keep(entries)
-        for number in sorted(entries):
-            self._objects.delete(entry_name(number))
-
-    def _keep(self, entries: dict[int, bytes]) -> None:
+        numbers = range(min(entries), max(entries) + 1)
         try:
             self._archive.create(entries)
-        except ObjectExists:
-            numbers = range(min(entries), max(entries) + 1)
+        except ObjectExists:  # an earlier packing was killed before it deleted the entries' own objects
             if self._archive.read(numbers) != entries:
                 raise CorruptObject(
                     f"{self._archive.place(numbers)} differs from the log's entries; move this object away, and "
                     "`tidemark housekeep` will create it again"
                 ) from None
+        for number in numbers:
+            self._objects.delete(entry_name(number))
 
     def _before_what_is_kept(self, live: list[int]) -> list[int]:
         """Return the numbers of leftover entries in a log without archives: their objects still exist, although their

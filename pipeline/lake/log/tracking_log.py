@@ -7,12 +7,13 @@ entries into account. Old entries are moved to archives, which a restart does no
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count, islice
 from threading import Lock
+from types import UnionType
 from typing import cast
 
 from cachetools import TTLCache
@@ -236,7 +237,8 @@ class TrackingLog:
             newest = max(self.live_numbers(), default=-1)
             if newest < seen.number:
                 raise self.gap(seen.number)
-            found = newest, list(self._entries_back(newest, seen.number))[::-1]
+            back = read_back(range(newest, seen.number, -1), self._live_entry, DecisionRecord | Compacted)
+            found = newest, [entry for _, entry in back][::-1]
         newest, entries = found
         watermark, contract, record = seen.watermark, seen.contract, seen.record
         for entry in entries:
@@ -269,13 +271,6 @@ class TrackingLog:
         with suppress(errors.ObjectMissing):
             for following in count(number + 1):
                 yield following, self._objects.read(entry_name(following))
-
-    def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
-        for number in range(newest, seen, -1):
-            entry = self._live_entry(number)
-            yield entry
-            if isinstance(entry, DecisionRecord | Compacted):
-                return
 
     def entry(self, number: int) -> Entry:
         """Return the entry with this number, archived or not. Raises ObjectMissing and CorruptObject."""
@@ -491,15 +486,22 @@ class TrackingLog:
 def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
     """Return the state folded from all entries up to the number `last`. `read` returns an entry by number. Entries
     before the newest compacted one are not read, because a compacted entry contains the state so far."""
-    entries: list[tuple[int, Entry]] = []
-    for number in range(last, -1, -1):
-        entries.append((number, read(number)))
-        if isinstance(entries[-1][1], Compacted):
-            break
     state = WatermarkState()
-    for number, entry in reversed(entries):
+    for number, entry in reversed([*read_back(range(last, -1, -1), read, Compacted)]):
         state = state.after(number, entry)
     return state
+
+
+def read_back(
+    numbers: Iterable[int], read: Callable[[int], Entry], until: type[Entry] | UnionType
+) -> Iterator[tuple[int, Entry]]:
+    """Read the entries with these numbers, and yield each with its number. Stop after the first entry of the class
+    `until`."""
+    for number in numbers:
+        entry = read(number)
+        yield number, entry
+        if isinstance(entry, until):
+            return
 
 
 def _refuse(contract: str, newest: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.errors import WindowExpired
 from tidemark.pipeline.lake.store.notes import JsonKind, NoContent, Notes
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -69,13 +69,8 @@ class WindowIndex:
         return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
 
     def _hold(self, commit: Commit) -> bool:
-        for file in commit.added:
-            oldest, newest = range_of(file)
-            first, number_of = self._windowing.number_of(oldest), self._windowing.number_of
-            self.held.add(range(first, number_of(newest) + 1))
-            self.reached.add(range(first, number_of(newest + self._lookback) + 1))
-            hour = number_of(newest) // self._in_hour + 1
-            self.reached.add(range(hour * self._in_hour - 1, hour * self._in_hour))
+        bounds_us = [(to_us(oldest), to_us(newest)) for oldest, newest in map(range_of, commit.added)]
+        self._hold_files(*np.array(bounds_us, np.int64).reshape(-1, 2).T)
         return True
 
     def _follow(self, commit: Commit) -> bool:
@@ -83,30 +78,35 @@ class WindowIndex:
         left a window without files: it removed a window without replacing it, or it is a compaction by another tool,
         which drops empty files."""
         added = {file.partition for file in commit.added}
-        for number in self._numbers(sorted(added)).tolist():
-            self.computed.add(range(number, number + 1))
+        self._add_computed(sorted(added))
         is_compaction = not commit.is_append and not commit.removed
         return added.issuperset(commit.removed.values()) and not is_compaction
 
     def _begin_data(self, heartbeats: DeltaTable | None) -> None:
         files = self._landed.listed(heartbeats)
         hours = pc.strptime(files[f"partition.{EVENT_HOUR}"], format=HOUR_FORMAT, unit="us").cast(MOMENT)
-        low = microseconds(pc.coalesce(files["oldest"], hours))
-        high = microseconds(pc.coalesce(files["newest"], pc.add(hours, pa.scalar(HOUR, pa.duration("us")))))
+        oldest = pc.coalesce(files["oldest"], hours)
+        newest = pc.coalesce(files["newest"], pc.add(hours, pa.scalar(HOUR, pa.duration("us"))))
+        self.held, self.reached = Spans(), Spans()
+        self._hold_files(microseconds(oldest), microseconds(newest))
+
+    def _hold_files(self, oldest_us: Ints, newest_us: Ints) -> None:
+        """Add the windows of files to `held` and `reached`. The arrays have the bounds of each file's event times."""
         length_us = duration_us(self._windowing.length)
-        self.held = Spans.of(low // length_us, high // length_us + 1)
-        hour_ends = (high // length_us // self._in_hour + 1) * self._in_hour
-        reached = (high + duration_us(self._lookback)) // length_us + 1
-        self.reached = Spans.of(np.append(low // length_us, hour_ends - 1), np.append(reached, hour_ends))
+        first, last = oldest_us // length_us, newest_us // length_us
+        hour_end = (last // self._in_hour + 1) * self._in_hour
+        self.held.add_all(first, last + 1)
+        self.reached.add_all(first, (newest_us + duration_us(self._lookback)) // length_us + 1)
+        self.reached.add_all(hour_end - 1, hour_end)
 
     def _begin_computed(self, diffs: DeltaTable | None) -> None:
         refuse_other_length(self._table, diffs, self._windowing.length)
-        numbers = self._numbers(pc.unique(self._table.listed(diffs)[f"partition.{WINDOW}"]))
-        self.computed = Spans.of(numbers, numbers + 1)
+        self.computed = Spans()
+        self._add_computed(pc.unique(self._table.listed(diffs)[f"partition.{WINDOW}"]))
 
-    def _numbers(self, keys: pa.Array | list[str]) -> Ints:
+    def _add_computed(self, keys: pa.Array | list[str]) -> None:
         numbers, is_of_length = window_numbers(keys, self._windowing)
-        return numbers[is_of_length]
+        self.computed.add_all(numbers[is_of_length], numbers[is_of_length] + 1)
 
 
 def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[Ints, npt.NDArray[np.bool_]]:

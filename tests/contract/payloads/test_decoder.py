@@ -30,11 +30,10 @@ from tests.contract.payloads.schemas import (
     why,
     written,
 )
-from tidemark.pipeline.contract.heartbeat import Heartbeat, HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import Heartbeat, HeartbeatReader, Undecided
 from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
 from tidemark.pipeline.contract.payloads.parsing import LARGEST, MOST_MEMBERS, MOST_VALUES
-from tidemark.pipeline.contract.payloads.rejections import Undecided
 from tidemark.pipeline.contract.payloads.schemas import (
     Asking,
     Definition,
