@@ -14,8 +14,8 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.failures import OF_TABLES, FailedRuns, FailedTicks
 from tidemark.pipeline.lake.log.tracking_log import CHECKPOINT_EVERY, PastEntries, TrackingLog
 from tidemark.pipeline.lake.owner import AcceptedSchemas
-from tidemark.pipeline.lake.store.address import arrow_files, table_uri
-from tidemark.pipeline.lake.store.admission import AdmittedObjects
+from tidemark.pipeline.lake.store.address import arrow_files, open_objects, table_uri
+from tidemark.pipeline.lake.store.admission import check_format
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables import corrections, heartbeats, quarantine, windowed
 from tidemark.pipeline.lake.tables.diffs import STATUS, StreamStatus, diff_schema
@@ -73,7 +73,7 @@ class Lake:
 
     def objects(self) -> ObjectStore:
         """Return the store of the lake's objects."""
-        return AdmittedObjects(self._settings)
+        return open_objects(self._settings, before=partial(check_format, self._settings))
 
     def tracking_log(self) -> TrackingLog:
         """Return the tracking log."""

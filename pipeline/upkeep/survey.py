@@ -242,16 +242,16 @@ def check_windows(
     own = list[DamagedOwn]()
     for name in lake.own_tables():
         table, its_lookback = lake.table(f"{OWN_TABLES}/{name}"), surveyor.lookbacks.get(name)
-        who, due_from = f"no usable table {name} of [tables]", None
+        because, due_from = f": [tables] has no usable table {name}", None
         if its_lookback is not None:
-            who, due_from = "no run", max(windowing.first, (since or EPOCH) + further_back(its_lookback, lookback))
+            because, due_from = "", max(windowing.first, (since or EPOCH) + further_back(its_lookback, lookback))
         try:
             for file, why in _looked_at(table, _files_of(table, first_day(start), last, is_own=True), track):
                 path = f"{table.uri}/{file.path}"
                 if due_from is not None and start_of(file.partition) >= due_from:
                     own.append(DamagedOwn(name, file.partition, f"{path}: {why}"))
                 else:
-                    inputs.append(DamagedInput(path, f"{why}, and {who} can compute its window again", ()))
+                    inputs.append(DamagedInput(path, f"{why}, and its window cannot be computed again{because}", ()))
         except CorruptObject as error:  # the other tables can be repaired
             unknown.append(str(error))
     count = (end - start) // windowing.length
@@ -281,7 +281,7 @@ def _opened(table: LakeTable, *, is_own: bool = False) -> DeltaTable | None:
     except CorruptObject as error:
         then = "away and run the repair: it recomputes all windows whose heartbeats are kept"
         if is_own:
-            then = "away: if [tables] names it, its sensor has all windows whose heartbeats are kept recomputed"
+            then = "away: if [tables] names it, all windows whose heartbeats are kept are then recomputed"
         raise CorruptObject(f"{error}. Without a backup, move {table.uri} {then}") from error
 
 

@@ -107,7 +107,7 @@ def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: 
     survey = house.look()
     assert (orphans(survey), survey.needs_a_hand) == ([stray], True)
     assert "/streams: the next run makes the table again" in "".join(survey.unknown)
-    assert "tables/mine away: if [tables] names it, its sensor has all windows" in "".join(survey.unknown)
+    assert "tables/mine away: if [tables] names it, all windows whose heartbeats are kept" in "".join(survey.unknown)
     write_deltalake(house.folder / "tables/foreign", pa.table({"a": [1]}))
     assert "tables/foreign was not created by tidemark" in "".join(house.look().unknown)
     (house.folder / "heartbeat_diffs" / "_delta_log" / f"{1:020d}.json").write_text("{no json")

@@ -54,7 +54,7 @@ class LogArchive:
         rows = self._notes.read(_key(numbers))
         found = dict(zip(rows["number"].to_pylist(), rows["entry"].to_pylist(), strict=True))
         if list(found) != list(numbers):
-            raise ARCHIVES.broken(self.place(numbers), f"its {len(found)} entries are not the ones in its name")
+            raise ARCHIVES.broken(self.place(numbers), f"its {len(found)} entries do not match its name")
         return found
 
     def create(self, entries: Mapping[int, bytes]) -> None:

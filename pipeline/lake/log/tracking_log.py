@@ -461,7 +461,7 @@ class TrackingLog:
         if newest < number:
             return errors.CorruptObject(lost_end(Note(None, number), newest))
         forget = f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
-        without = "do without replays of that time" if self._is_before_log(number) else forget
+        without = "accept that this time cannot be replayed" if self._is_before_log(number) else forget
         return errors.CorruptObject(
             f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; restore a backup, or {without}"
         )

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 import pyarrow.fs as pafs
 
 from tidemark.pipeline.lake.store.disk import DiskObjects, check_folder
-from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, ObjectStore
+from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, Before, ObjectStore, allow
 from tidemark.pipeline.settings_sections import LakeSettings
 
 
-def open_objects(lake: LakeSettings, name: str = "") -> ObjectStore:
-    """Return the store of the lake's objects. With a `name`, return the store of the objects in that folder of the
-    lake. Makes no request. Raises LakeUnwritable if there are no credentials for the bucket."""
+def open_objects(lake: LakeSettings, name: str = "", before: Before = allow) -> ObjectStore:
+    """Return the store of the lake's objects, which calls `before` before each operation. With a `name`, return the
+    store of the objects in that folder of the lake. Makes no request. Raises LakeUnwritable if there are no credentials
+    for the bucket."""
     if lake.folder is not None:
-        return DiskObjects(lake.folder / name)
+        return DiskObjects(lake.folder / name, before)
     from tidemark.pipeline.lake.store.gcs import CloudStorageObjects  # only for a bucket: importing takes half a second
 
-    return CloudStorageObjects(f"{lake.uri}/{name}".rstrip("/"), lake.endpoint)
+    return CloudStorageObjects(f"{lake.uri}/{name}".rstrip("/"), lake.endpoint, before)
 
 
 def table_uri(lake: LakeSettings, name: str) -> str:

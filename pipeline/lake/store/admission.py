@@ -5,7 +5,7 @@ older program starts, it finds that object and refuses the lake. An older progra
 reads an object in the new format, because every object that tidemark reads back contains its format number.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from contextlib import suppress
 from threading import Condition
 
@@ -45,34 +45,10 @@ def claim(lake: LakeSettings) -> None:
         Notes(open_objects(lake), FORMATS).ensure(own, NoContent())
 
 
-class AdmittedObjects:
-    """The store of a lake's objects. Each method first calls `admit` or `claim`, and so raises NewerFormat if a later
-    version of tidemark wrote the lake before this process first used it."""
-
-    def __init__(self, lake: LakeSettings) -> None:
-        self._lake, self._objects = lake, open_objects(lake)
-        self.uri = self._objects.uri
-
-    def create(self, name: str, content: bytes) -> None:
-        claim(self._lake)
-        self._objects.create(name, content)
-
-    def read(self, name: str) -> bytes:
-        admit(self._lake)
-        return self._objects.read(name)
-
-    def read_generation(self, name: str) -> tuple[bytes, int]:
-        admit(self._lake)
-        return self._objects.read_generation(name)
-
-    def replace(self, name: str, content: bytes, generation: int) -> int:
-        claim(self._lake)
-        return self._objects.replace(name, content, generation)
-
-    def names(self, prefix: str) -> Iterator[str]:
-        admit(self._lake)
-        yield from self._objects.names(prefix)
-
-    def delete(self, name: str) -> None:
-        admit(self._lake)
-        self._objects.delete(name)
+def check_format(lake: LakeSettings, call: str) -> None:
+    """Call `claim` before a call that writes to the lake, and `admit` before any other call. `call` is a key of
+    CLASSES. Raises NewerFormat and LakeError."""
+    if call == "create":
+        claim(lake)
+    else:
+        admit(lake)

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from tidemark.pipeline import errors
+from tidemark.pipeline.lake.store.objects import Before, allow
 from tidemark.pipeline.version import newer_format
 
 FULL_BYTES = 1 << 20
@@ -29,20 +30,18 @@ class DiskObjects:
     """An ObjectStore of files in a folder. The whole folder must be on one file system that supports hard links and
     `fsync`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, before: Before = allow) -> None:
+        self._folder, self._before = folder, before
         self.uri = f"file:{folder}"
 
     def create(self, name: str, content: bytes) -> None:
-        path = self._folder / name
-        with _disk_errors(path):
+        with self._at("create", name) as path:
             with _written_beside(path, content) as temporary:
                 os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
             sync(path.parent)  # makes the new name itself durable
 
     def read(self, name: str) -> bytes:
-        path = self._folder / name
-        with _disk_errors(path):
+        with self._at("get", name) as path:
             try:
                 return path.read_bytes()
             except FileNotFoundError as error:
@@ -53,8 +52,7 @@ class DiskObjects:
         return content, _generation_of(content)
 
     def replace(self, name: str, content: bytes, generation: int) -> int:
-        path = self._folder / name
-        with _disk_errors(path):
+        with self._at("create", name) as path:
             with _written_beside(path, content) as temporary, locked(path.parent):
                 there = _generation_of(path.read_bytes()) if path.exists() else 0
                 if there != generation:
@@ -64,8 +62,7 @@ class DiskObjects:
         return _generation_of(content)
 
     def names(self, prefix: str) -> Iterator[str]:
-        folder = self._folder / prefix.rpartition("/")[0]
-        with _disk_errors(folder):
+        with self._at("list", prefix.rpartition("/")[0]) as folder:
             walked = os.walk(folder, onerror=_raise_unless_gone)
             files = (Path(place, name) for place, _, names in walked for name in names)
             paths = [path for path in files if not path.name.startswith(TEMPORARY)]
@@ -74,9 +71,15 @@ class DiskObjects:
         yield from sorted(name for name in names if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
-        path = self._folder / name
-        with _disk_errors(path):
+        with self._at("delete", name) as path:
             path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _at(self, call: str, name: str) -> Iterator[Path]:
+        """Yield the path of an object. Translate an OSError of the `with` block into a LakeError."""
+        self._before(call)
+        with _disk_errors(self._folder / name):
+            yield self._folder / name
 
 
 def _raise_unless_gone(error: OSError) -> None:

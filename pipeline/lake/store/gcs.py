@@ -28,7 +28,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from urllib3.exceptions import HTTPError
 
 from tidemark.pipeline import errors
-from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, count_call
+from tidemark.pipeline.lake.store.objects import LOCAL_PROJECT, RETRY_FOR, Before, allow, count_call
 
 T = TypeVar("T")
 
@@ -70,12 +70,14 @@ class CloudStorageObjects:
     Checksums are verified for whole objects, not for ranges.
     """
 
-    def __init__(self, uri: str, endpoint: str | None = None, *, retry_for: timedelta = RETRY_FOR) -> None:
+    def __init__(
+        self, uri: str, endpoint: str | None = None, before: Before = allow, *, retry_for: timedelta = RETRY_FOR
+    ) -> None:
         """Open `gs://bucket` or `gs://bucket/prefix` without making a request. `endpoint` is the address of a server on
         loopback. Raises LakeUnwritable if no credentials are found."""
         parsed = urlparse(uri)
         prefix = parsed.path.strip("/")
-        self.uri = uri.rstrip("/")
+        self.uri, self._before = uri.rstrip("/"), before
         self._at_endpoint = f" at {endpoint}" if endpoint else ""
         self._prefix = f"{prefix}/" if prefix else ""
         self._client = _connect(self.uri, endpoint)
@@ -147,6 +149,7 @@ class CloudStorageObjects:
 
     def stored(self, prefix: str) -> Iterator[pafs.FileInfo]:
         """Like `names`, but also yield the size and the write time of each object."""
+        self._before("list")
         try:
             retried = ONCE | {"retry": self._retry}
             found = self._client.list_blobs(self._bucket, prefix=self._prefix + prefix, fields=LISTED, **retried)
@@ -179,6 +182,8 @@ class CloudStorageObjects:
         Raises ObjectMissing if the object does not exist, and BucketMissing if the bucket does not exist. Exception:
         a `delete`, or a `get` with `once`, raises ObjectMissing in both cases.
         """
+
+        self._before(call)
 
         def attempt() -> T:
             count_call(call)

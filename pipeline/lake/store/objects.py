@@ -17,8 +17,16 @@ RETRY_FOR = timedelta(seconds=15)
 CLASSES = {"create": "A", "list": "A", "get": "B", "delete": "free"}
 """The billing class of each kind of bucket call in Cloud Storage."""
 
+Before = Callable[[str], None]
+"""A function that a store calls before each of its operations, with the kind of call, a key of CLASSES. If the function
+raises a LakeError, the operation does nothing and raises that error."""
+
 _lock = Lock()
 _counted: Counter[str] = Counter()
+
+
+def allow(_call: str) -> None:
+    """Allow every call (see Before)."""
 
 
 def count_call(call: str) -> None:

@@ -53,7 +53,7 @@ class CommitSync:
     def _written_by(self, version: int) -> Iterator[Path]:
         commit = self._folder / table_log.commit_name(version)
         yield commit
-        with suppress(ValueError):  # a damaged commit before the last checkpoint, or the table would not open
+        with suppress(ValueError):  # only a commit before the last checkpoint: otherwise the table would not open
             for action in table_log.actions_in(commit.read_bytes()):
                 if add := action.get("add"):
                     yield self._folder / unquote(add["path"])

@@ -50,8 +50,8 @@ class Commit:
 
 
 class Follower:
-    """Passes each new commit of a table to a caller's function once, in order, so that the caller can keep a summary of
-    the table up to date."""
+    """Passes each new commit of a table to a function once, in order. So a caller can keep a summary of the table up to
+    date."""
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table

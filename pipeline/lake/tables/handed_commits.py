@@ -3,7 +3,7 @@ lake in a bucket, this saves a request per commit.
 
 The commits of a table are in one hand-over file in the temporary folder. Nothing depends on the file: if it is missing
 or damaged, a run reads the log. Its content may be old, so a run checks it against the log (see TableLog). Only runs
-that compute windows use it: commands and checks read the log, to see damage there.
+that compute windows use the file. Commands and checks read the log, because they must see damage there.
 """
 
 import json

@@ -38,7 +38,7 @@ it had only one, Arrow would compare with null, and wrongly skip the file. Colum
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
 """Strings in a file's statistics are cut to LONGEST_BOUND characters, because every reader of the table loads all
-statistics. LAST_CHARACTER is the greatest character. Appended to a cut string, it makes an upper bound."""
+statistics. A cut string with LAST_CHARACTER, the greatest character, appended is an upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
