@@ -207,15 +207,22 @@ def is_ours_to_start(settings: Settings) -> bool:
     return is_remote and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
 
 
-def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
-    """Return the spec of the Spark Connect server, whose process is the JVM itself. Raises InvalidSettings if
-    `spark.remote` names a host other than localhost, or if the archive for executors is unusable."""
+def own_spark_port(settings: Settings) -> int:
+    """Return the port of the Spark Connect server that tidemark starts. Raises InvalidSettings if `spark.remote` names
+    a host other than localhost."""
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(
             f"spark.remote = {without_options(settings.spark.remote or '')!r}: write sc://localhost:PORT, because "
             "the server that tidemark starts has no TLS, and clients require TLS for any other host name"
         )
+    return port
+
+
+def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
+    """Return the spec of the Spark Connect server, whose process is the JVM itself. Raises InvalidSettings if
+    `spark.remote` names a host other than localhost, or if the archive for executors is unusable."""
+    port = own_spark_port(settings)
     home, config = Path(pyspark.__file__).parent, server_config(settings, scratch)
     check_archive(config)
     return ServiceSpec(

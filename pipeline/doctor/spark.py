@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.local.services.own_files import SPARK_CONNECT
 from tidemark.local.services.processes import noted_in
-from tidemark.local.services.stack import TOKEN, is_ours_to_start
+from tidemark.local.services.stack import TOKEN, is_ours_to_start, own_spark_port
 from tidemark.pipeline.doctor.finding import Setup, Statement, broken, ok, warning
 from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
 from tidemark.pipeline.figures import counted
@@ -24,7 +24,6 @@ from tidemark.pipeline.spark.java import find_java
 from tidemark.pipeline.spark.session import (
     check_answers,
     classic_session,
-    host_and_port,
     local_slots,
     refuse_other_token,
     server_config,
@@ -56,7 +55,8 @@ def check_java(setup: Setup) -> Iterator[Statement]:
 def check_spark(setup: Setup) -> Iterator[Statement]:
     """Check that Spark answers and that its executors can run tidemark, or that `tidemark up` will start Spark. On a
     cluster without Spark Connect, start a classic session for this. If tidemark starts Spark here, only `check_python`
-    checks its executors. Raises SparkUnreachable, and ExecutorsUnable if an executor cannot run tidemark."""
+    checks its executors. Raises SparkUnreachable, InvalidSettings if `spark.remote` names a host for which
+    tidemark cannot start Spark, and ExecutorsUnable if an executor cannot run tidemark."""
     spark, master = setup.settings.spark, setup.settings.spark_master
     if spark.is_classic:
         yield ok(f"a classic session of PySpark {pyspark.__version__} on {master}, started with each run")
@@ -69,13 +69,7 @@ def check_spark(setup: Setup) -> Iterator[Statement]:
         return
     named = without_options(spark.remote or "")
     if is_ours_to_start(setup.settings):
-        host, _ = host_and_port(spark.remote)
-        if host != "localhost":
-            yield broken(
-                f"spark.remote = {named!r}: for the server that `tidemark up` starts, write sc://localhost:PORT; "
-                "with another name, the client requires TLS"
-            )
-            return
+        own_spark_port(setup.settings)
         yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")
         return
     check_answers(spark.remote or "")
