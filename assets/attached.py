@@ -25,9 +25,9 @@ per partition. Later ticks materialize the others."""
 
 @dataclass
 class CompleteWindows:
-    """Finds complete partitions of `complete_windows` that are not materialized yet. It looks them up in Dagster's
-    storage, because a tick can fail after this object has returned the tick's events. It looks again only if a further
-    partition is complete, or if partitions were missing the last time."""
+    """Finds complete partitions of `complete_windows` that are not materialized yet. Asks Dagster's storage which are
+    materialized, because a tick can fail after its events were returned. Asks again once another partition is complete,
+    or if the last search found a missing one."""
 
     settings: Settings
     partitions: Partitions

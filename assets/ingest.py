@@ -74,7 +74,8 @@ def _reported(
 
 def ingest_job(settings: Settings, clock: Clock, plan: RunPlan = PLAN) -> dg.JobDefinition:
     """Define the job `ingest`. A run reads in rounds, each a Spark job, until its time is up. Outside continuous mode,
-    a run without the tag STAYS also ends once the backlog is young, or once the readers find hardly anything."""
+    a run without the tag STAYS also ends once the oldest message of the backlog is recent, or once the readers find
+    hardly any messages."""
 
     @job_of(settings, INGEST, "read_rounds", PUBSUB, LAKE, SPARK, lasting=(ExecutorsUnable,))
     def ingest(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:

@@ -79,7 +79,8 @@ def stretch_ends(windows: Iterable[Window]) -> list[tuple[str, str]]:
 
 def windows_tag(windows: Sequence[Window]) -> str:
     """Format ordered windows for a row of the UI: one window as its key, several as in `2026-11-21T05-20Z..06-10Z
-    (11)`. That is the first key, the part of the last key that differs, and the number of windows. It omits gaps."""
+    (11)`. That is the first key, the part of the last key that differs, and the number of windows. Gaps between windows
+    are not shown."""
     first, last = windows[0].key, windows[-1].key
     if first == last:
         return first

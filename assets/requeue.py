@@ -24,8 +24,8 @@ from tidemark.resources.keys import LAKE, lake_of
 from tidemark.resources.lake import LakeResource
 
 MOST_REQUESTS = 3
-"""Maximum number of runs that a code server requests for one contract. After a failed run, it pauses and requests the
-next. If all of them fail, an operator has to read their logs."""
+"""Maximum number of runs that a code server requests for one contract. After a failed run, the code server pauses, and
+then requests the next one. If all runs fail, an operator has to read their logs."""
 
 
 def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:

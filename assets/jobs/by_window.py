@@ -41,7 +41,8 @@ UPDATED_AT = "dagster/last_updated_timestamp"
 Event: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 Compute: TypeAlias = Callable[[Context, Sequence[Window]], Iterator[Event]]
 LostEvents: TypeAlias = Callable[[DiffRun, Mapping[str, int], LakeResource, dg.DagsterInstance], Iterator[Event]]
-"""Yields what a run that ended too early did not report, given its manifest and each window's number of rows."""
+"""A function that yields the events that a run ended too early to report. Its arguments include the run's manifest, and
+each window's number of rows."""
 
 
 class WindowsConfig(dg.Config):
@@ -118,8 +119,8 @@ class WindowsAsset:
         """Yield an event for each partition that contains windows computed by a run. Call this after the run's commits.
         `extra` returns further metadata for these windows. The event is an observation until the partition has closed
         and all of its windows with heartbeats are computed. Then it is a materialization, so that downstream assets
-        read only complete partitions. An observation names no partition, because Dagster's freshness checks take an
-        observed partition for a fresh one.
+        read only complete partitions. An observation names no partition, because Dagster's freshness checks would count
+        an observed partition as fresh.
 
         A run that ends between its commit and its events reports nothing. Therefore, a partition next to those of this
         run is also reported if it is complete and Dagster has no materialization of it. Partitions older than
@@ -155,11 +156,11 @@ class WindowsAsset:
         return next(held.without(computed, bounds), None) is None and sum(map(len, computed.within(bounds))) >= least
 
     def _windows_of_partitions(self, context: dg.AssetExecutionContext, lake: LakeResource) -> list[Window]:
-        """From the run's partitions, return the windows that are computed or have a heartbeat in their interval or
-        lookback. Those before the retention boundary are left out, unless their partition has no later ones. If a
-        partition has none at all, and ends with a window before the boundary, return that window, so that
-        `refuse_expired` refuses it. Raises LakeError, WindowNotClosed if a partition is not closed, and ValueError if
-        there is no partition."""
+        """Return the windows in the run's partitions that are computed, or that have a heartbeat in their interval or
+        lookback. If a partition has such windows on both sides of the retention boundary, those before the boundary are
+        left out. If a partition has no such window, and its last window is before the boundary, return the last window,
+        so that `refuse_expired` refuses it. Raises LakeError, WindowNotClosed if a partition is not closed, and
+        ValueError if there is no partition."""
         if not (context.has_partition_key or context.has_partition_key_range):
             raise ValueError(f"the run names no partition of {self.key.to_user_string()}: choose at least one")
         windowing, asked = self.partitions.windowing, self.partitions.windows_in(context.partition_keys)
@@ -288,11 +289,13 @@ def _plan(context: dg.OpExecutionContext, op: str, asset: dg.AssetKey, partition
 def _materialized(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, events: Iterable[Event]
 ) -> Iterator[dg.MaterializeResult[None]]:
-    """Convert the events of `Compute` into the result of a run that materializes an asset. Dagster itself reports the
-    partitions that such a run materializes, so their metadata is handed to Dagster, and those of another asset with a
-    step in the run are left to that step. Events of other assets follow the result: Dagster would show an asset
-    downstream as outdated if its event came first. Checks of other assets are dropped, because Dagster would refuse
-    them."""
+    """Convert the events of `Compute` into the result of a run that materializes `asset`.
+
+    - Dagster itself reports the run's partitions of `asset`, so only their metadata is passed on.
+    - The run's partitions of another asset are left to that asset's step, if the run has one.
+    - All other events follow the result. If the event of a downstream asset came first, Dagster would show that asset
+      as outdated.
+    - Checks of other assets are dropped, because Dagster would refuse them."""
     checks, others = [], list[Event]()
     steps = context.run.step_keys_to_execute or [node.name for node in context.job_def.nodes]
     for event in events:

@@ -119,9 +119,9 @@ def compute_and_report(
 
 def report_lost(runs: Runs, partitions: Partitions, lake: LakeResource, tables: Mapping[str, LostEvents]) -> None:
     """Materialize the complete partitions of failed and canceled runs that ended between their commit and their events.
-    A partition is left out if the run reported it, or if it was materialized after the newest run over it began. Runs
-    are looked for every LOOK_EVERY, and each is checked once. `tables` has each custom table's name and LostEvents: the
-    table is read only if one of its runs failed, and is left out if it cannot be read."""
+    A partition is left out if the run reported it, or if it was materialized after the newest run over it began. The
+    search is repeated every LOOK_EVERY, and checks each run once. `tables` has each custom table's name and LostEvents.
+    A table is read only if one of its runs failed, and is left out if it cannot be read."""
     now, checked, instance = lake.clock.now(), lake.kept.get((CHOICE, REPORTED), NothingDue), runs.instance
     if checked.holds(None, now):
         return

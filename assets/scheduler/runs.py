@@ -117,7 +117,8 @@ def ended_at(record: dg.RunRecord) -> datetime:
 
 
 def doing(unfinished: dg.RunRecord, does: str) -> str:
-    """Return a phrase about an unfinished run. It says that the run waits in Dagster's queue, or else `does`."""
+    """Return a phrase about an unfinished run: that it waits in Dagster's queue or, if it does not, the words in
+    `does`."""
     waits = unfinished.dagster_run.status is dg.DagsterRunStatus.QUEUED
     return f"run {unfinished.dagster_run.run_id[:8]} {'waits in the queue of runs' if waits else does}"
 

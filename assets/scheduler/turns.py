@@ -138,7 +138,7 @@ def resting_sentence(resting: Sequence[Rest], windowing: Windowing) -> str:
         return ""
     first = min(resting, key=lambda rest: rest.until)
     key = windowing.numbered(first.window).key
-    return f"windows on hold after failures: {len(resting)}; the first of them, {key}, until {iso(first.until)}"
+    return f"windows on hold after failures: {len(resting)}; {key} is tried again first, at {iso(first.until)}"
 
 
 def room_for_older(

@@ -38,8 +38,8 @@ LANDS_WITHIN = timedelta(seconds=1)
 daemon may start the landing tick so late that it is still running when the tracking tick is due."""
 
 RECORDED_WITHIN = timedelta(minutes=2)
-"""Time after a process has loaded the sensors, plus one tick, within which tracking should have recorded a changed
-contract."""
+"""Time within which the sensor `tracking` should have recorded a changed contract. It is counted from the first tick
+interval after a process has loaded the sensors."""
 
 RunAndEvents = tuple[Request, Sequence[dg.AssetMaterialization]]
 AfterDecision = Callable[[dg.SensorEvaluationContext, LakeResource, WatermarkState], RunAndEvents]
@@ -50,8 +50,8 @@ to report."""
 def requesting(
     settings: Settings, clock: Clock, partitions: Partitions, tables: Mapping[str, LostEvents]
 ) -> AfterDecision:
-    """Return a function that requests a run over due and stale windows after a decision, and reports the partitions of
-    runs that ended before they could, with those of the custom `tables`."""
+    """Return a function that, after a decision, requests a run over due and stale windows. It also reports the
+    partitions of runs that ended before they could report them, including runs of the custom `tables`."""
     chooser = WindowChooser()
 
     def after_decision(context: dg.SensorEvaluationContext, lake: LakeResource, state: WatermarkState) -> RunAndEvents:

@@ -310,7 +310,7 @@ def test_a_window_that_failed_rests_and_is_named_and_the_others_go_on() -> None:
     failed = [attempt(range(failing, failing + 1), ended) for ended in (100, 50, 0)]
     others, resting = turns.take_turn([range(failing, failing + 3)], failed, at(101), 288)
     assert others == [failing + 2, failing + 1]
-    said = "windows on hold after failures: 1; the first of them, 2026-11-21T05-20Z, until 2026-11-21T05:22:40Z"
+    said = "windows on hold after failures: 1; 2026-11-21T05-20Z is tried again first, at 2026-11-21T05:22:40Z"
     assert turns.resting_sentence(resting, WINDOWING) == said
     assert chosen([range(failing, failing + 1)], failed, 160) == [failing]
     assert chosen([range(failing, failing + 1)], failed, -3600) == [failing]  # the clock was set back
