@@ -50,8 +50,8 @@ FEW = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The number of heartbeats of one kind, such as late ones, per window key and per stream, the most affected streams
-    first.
+    """The number of heartbeats of one kind, such as late ones, per window key and per stream. The most affected streams
+    come first.
 
     `rows` is the number of rows searched. `damaged` maps each unreadable file of `heartbeats` to its event hour. The
     counts may lack heartbeats of these hours.
