@@ -51,8 +51,8 @@ def with_ports(files: Mapping[str, str], new_port: Callable[[int], int]) -> dict
 
 
 def with_values(settings: str, values: Mapping[str, str]) -> str:
-    """Replace the values of some keys in a settings file. A key without its section is the first of that name. Comments
-    stay in their column if there is room."""
+    """Replace the values of some keys in a settings file. A key may have its section as a prefix, as in `lake.uri`.
+    Without a section, the first key of that name is replaced. Comments stay in their column if there is room."""
     for name, value in values.items():
         section, _, key = name.rpartition(".")
 
