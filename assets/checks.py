@@ -314,7 +314,7 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
         stands = "there is no watermark yet" + ("" if behind is None else f", {rough(age)} after tracking began")
     else:
         stands = f"the watermark {iso(watermark)} is {rough(age)} behind the clock"
-    description = f"{stands}; checks.max_watermark_age allows {rough(bound)}. `tidemark explain` says what holds it"
+    description = f"{stands}; checks.max_watermark_age allows {rough(bound)}. `tidemark explain` says why"
     if standing:
         description = f"{standing}; {description}"
     return verdict(
