@@ -142,8 +142,8 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
 def have_connector(supervisor: Supervisor, settings: Settings) -> None:
     """Download the Cloud Storage connector if a Spark started here needs one and the cache has none. Raises
     ToolMissing if the download fails."""
-    is_ours = settings.spark.is_classic or is_ours_to_start(settings)
-    if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_fetched(connector_file()):
+    is_needed = not settings.pubsub.attach and runs_spark_here(settings) and wants_connector(settings)
+    if not is_needed or is_fetched(connector_file()):
         return
     supervisor.say(f"fetching the Cloud Storage connector for Spark, {JAR_SIZE >> 20} MiB, from {JAR_URL}")
     said = 0
@@ -205,6 +205,11 @@ def is_ours_to_start(settings: Settings) -> bool:
     host, port = host_and_port(settings.spark.remote)
     is_remote = not settings.spark.is_classic and not settings.pubsub.attach
     return is_remote and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
+
+
+def runs_spark_here(settings: Settings) -> bool:
+    """Return True if Spark's driver runs on this machine: in a run's process, or as the server that tidemark starts."""
+    return settings.spark.is_classic or is_ours_to_start(settings)
 
 
 def own_spark_port(settings: Settings) -> int:
