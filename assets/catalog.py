@@ -103,9 +103,9 @@ def observed_assets(settings: Settings, topic: dg.AssetKey | None = None) -> lis
         spec(
             settings,
             WATERMARK,
-            f"No message with an event time below it will still {becomes}, if the disorder is at most the band. Each "
-            f"tick of the sensor `{tracking}` decides it from the histogram and from the oldest unacknowledged "
-            "messages of base and tracking. The metadata has the reason and the evidence.",
+            "If the disorder is at most the band, no message with an event time below the watermark will still "
+            f"{becomes}. Each tick of the sensor `{tracking}` decides the watermark from the histogram and from the "
+            "oldest unacknowledged messages of base and tracking. The metadata has the reason and the evidence.",
             uri=within(settings, "watermark.json"),
             kinds={"pubsub", "parquet"},
             deps=[TRACKING_HISTOGRAM, BASE_SUBSCRIPTION],

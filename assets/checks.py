@@ -132,7 +132,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
         mended=missed.mended,
         heartbeats_version=missed.heartbeats_version,
         by_window=first_of(missed.by_window),
-        by_stream=most_of(missed.by_stream),
+        by_stream=first_of(missed.by_stream),
         stale=dg.MetadataValue.md(listed([f"{stale.window}: {stale.why}" for stale in missed.stale])),
     )
 
@@ -156,7 +156,7 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
         late_share=found.share,
         rows=found.rows,
         by_window=first_of(found.by_window),
-        by_stream=most_of(found.by_stream),
+        by_stream=first_of(found.by_stream),
     )
 
 
@@ -313,7 +313,7 @@ def watermark_age(look: CheckInput) -> dg.AssetCheckResult:
         stands = "there is no watermark yet" + ("" if behind is None else f", {rough(age)} after tracking began")
     else:
         stands = f"the watermark {iso(watermark)} is {rough(age)} behind the clock"
-    description = f"{stands}; checks.max_watermark_age allows {rough(bound)}. `tidemark explain` says what holds it"
+    description = f"{stands}; checks.max_watermark_age allows {rough(bound)}. `tidemark explain` says why"
     if standing:
         description = f"{standing}; {description}"
     return verdict(
@@ -340,11 +340,6 @@ def by_hand(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
 def first_of(counts: Mapping[str, int]) -> dict[str, int]:
     """Return the first entries of `counts`, at most NAMED."""
     return dict(islice(counts.items(), NAMED))
-
-
-def most_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the entries with the largest counts, at most NAMED."""
-    return dict(sorted(counts.items(), key=lambda entry: -entry[1])[:NAMED])
 
 
 def listed(sentences: Sequence[str]) -> str:

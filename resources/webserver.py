@@ -72,8 +72,8 @@ class PageGuard:
         hosts = headers.getlist("host")
         if not is_ours(hosts, self._allowed):
             return 403, (
-                f"the host {', '.join(hosts)!a} is not a host name of this page; if users reach the page under it, "
-                "add the name to dagster.allowed_hosts in the settings"
+                f"the host {', '.join(hosts)!a} is not a host name of this page; if users reach the page by that name, "
+                "add it to dagster.allowed_hosts in the settings"
             )
         is_a_link = headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS
         comes_from_here = headers.get("sec-fetch-site", "none") in ("none", "same-origin") or is_a_link

@@ -263,8 +263,8 @@ def stream_status_asset(settings: Settings, partitions: Partitions) -> dg.Assets
         check_specs=[few_stopped],
         description=(
             "Which streams stopped, started or missed heartbeats, by window: rows that a run commits together with the "
-            "diffs. Materializing it alone updates the table `streams` (each stream's first and last heartbeat) and "
-            "reports the stored status again."
+            "diffs. Materializing this asset alone updates the table `streams` (each stream's first and last "
+            "heartbeat) and reports the stored status again."
         ),
     )
 

@@ -84,8 +84,8 @@ def staleness_sensor(settings: Settings, clock: Clock, *, counts: bool) -> dg.Se
     if counts:
         targets += [key_of(settings, HEARTBEATS), key_of(settings, QUARANTINED)]
         about = (
-            "Counts late heartbeats, missed ones and those lost outside of the pipeline, evaluates their checks, and "
-            f'finds the stale windows to recompute: recompute_missed = "{settings.windows.recompute_missed}".'
+            "Counts late, missed and lost heartbeats, evaluates their checks, and finds the stale windows to recompute "
+            f'(recompute_missed = "{settings.windows.recompute_missed}").'
         )
 
     @ticking_sensor(settings, USER, PUBSUB, at_least=CHECK_EVERY, description=about, asset_selection=targets)

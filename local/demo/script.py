@@ -20,6 +20,7 @@ from tidemark.local.demo.summary import Spread, Summary, show
 from tidemark.local.demo.synthetic import Source
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.demo.verification import compare
+from tidemark.local.services import own_files
 from tidemark.local.services.processes import STATE_FILE, Supervisor
 from tidemark.local.services.stack import start_emulator, start_stack
 from tidemark.pipeline.clock import Clock, format_duration, iso, rough
@@ -33,36 +34,8 @@ from tidemark.pipeline.settings import PREFIX, Settings, load_settings
 from tidemark.pipeline.settings_sections import LakeSettings, WatermarkSettings
 from tidemark.pipeline.spark.java import find_java
 
-SERVICES = """\
-[spark]
-remote = "sc://localhost:{spark}"
-
-[dagster]
-storage = "dagster"
-web_port = {web}
-code_port = {code}
-"""
-"""The settings of the services that the demonstration's pipeline starts, with their ports."""
-
-TEMPLATE = """\
-# Written by the demonstration. `make up` opens its lake in the Dagster UI.
-
-[pubsub]
-emulator_host = "127.0.0.1:{emulator}"
-
-{message}
-[windows]
-length = "1m"
-first = "{first}"
-
-[watermark]
-idle_timeout = "{idle}"
-
-[lake]
-uri = "{lake}"
-endpoint = "{endpoint}"
-
-"""
+BEGINNING = "# Written by the demonstration. `make up` opens its lake in the Dagster UI.\n"
+"""The first line of the demonstration's settings file."""
 
 IN_THE_FOLDER = LakeSettings(uri="file:lake")
 """The default lake: a folder next to the settings file."""
@@ -75,8 +48,6 @@ BEFORE_A_WINDOW_ENDS = timedelta(seconds=2)
 PATIENCE = timedelta(minutes=8)
 """Maximum duration of one wait for the pipeline, such as the wait until the backlog has landed. `run_demo` extends it
 by the durations in its Scale."""
-
-USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +86,7 @@ class DemoFolder:
         """Raise ServiceFailed if the folder cannot be written to, or has files that are not from a demonstration."""
         if (why := why_unwritable(self.root)) is not None:
             raise ServiceFailed(f"the demonstration needs a folder of its own, but {why}: name another with --folder")
-        is_earlier = self.config.is_file() and self.config.read_bytes().startswith(TEMPLATE.partition("\n")[0].encode())
+        is_earlier = self.config.is_file() and self.config.read_bytes().startswith(BEGINNING.encode())
         if not is_earlier and self.root.exists() and any(self.root.iterdir()):
             raise ServiceFailed(
                 f"the demonstration empties its folder, but {self.root} has files that are not a demonstration's: name "
@@ -130,13 +101,17 @@ class DemoFolder:
                 shutil.rmtree(one)
             elif one.name != STATE_FILE:
                 one.unlink()
-        ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
-        for name, content in shape.files.items():
-            (file := self.root / name).parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(content)
-        where = {"lake": lake.uri, "endpoint": lake.endpoint or ""}
-        values = {"first": iso(first_window), "message": shape.settings.lstrip(), "idle": format_duration(idle_timeout)}
-        self.config.write_text((TEMPLATE + SERVICES).format(**values, **where, **ports))
+        values = {
+            "windows.length": "1m",
+            "windows.first": iso(first_window),
+            "watermark.idle_timeout": format_duration(idle_timeout),
+            "lake.uri": lake.uri,
+            "lake.endpoint": lake.endpoint or "",
+            "dagster.storage": "dagster",
+        }
+        settings = own_files.with_message(own_files.installed_text(own_files.SETTINGS), shape.settings)
+        files = {self.config.name: BEGINNING + own_files.with_values(settings, values), **shape.files}
+        own_files.write_new_files(own_files.with_ports(files, free_port), self.root)
 
 
 @dataclass

@@ -2,8 +2,9 @@
 `dagster.yaml`."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
@@ -40,25 +41,26 @@ def installed_text(name: str) -> str:
     return (PACKAGE / name).read_text(encoding="utf-8")
 
 
-def with_ports(files: Mapping[str, str], first: int) -> dict[str, str]:
-    """Replace the ports in the files with consecutive ports from `first` on. A port that occurs several times gets the
+def with_ports(files: Mapping[str, str], new_port: Callable[[int], int]) -> dict[str, str]:
+    """Replace each port in the files with the result of `new_port` for it. A port that occurs several times gets the
     same new port everywhere."""
-    ports = dict[str, int]()
-
-    def another(found: re.Match[str]) -> str:
-        return f"{found[1]}{ports.setdefault(found[2], first + len(ports))}"
-
-    return {name: PORT.sub(another, content) for name, content in files.items()}
+    another = cache(new_port)
+    return {
+        name: PORT.sub(lambda found: f"{found[1]}{another(int(found[2]))}", content) for name, content in files.items()
+    }
 
 
 def with_values(settings: str, values: Mapping[str, str]) -> str:
-    """Replace the values of some keys in a settings file. Comments stay in their column if there is room."""
-    for key, value in values.items():
+    """Replace the values of some keys in a settings file. A key may have its section as a prefix, as in `lake.uri`.
+    Without a section, the first key of that name is replaced. Comments stay in their column if there is room."""
+    for name, value in values.items():
+        section, _, key = name.rpartition(".")
 
         def line(found: re.Match[str], written: str = f'{key} = "{value}"') -> str:
             return written if not found[1] else f"{written} ".ljust(len(found[0]))
 
-        settings = re.sub(rf'^{key} = "[^"]*"( *)', line, settings, count=1, flags=re.M)
+        before, begins, inside = settings.rpartition(f"\n[{section}]")
+        settings = before + begins + re.sub(rf'^{key} = "[^"]*"( *)', line, inside, count=1, flags=re.M)
     return settings.replace(SECOND_SENTENCE, "", 1) if values else settings
 
 

@@ -221,7 +221,7 @@ class Supervisor:
             if not self._has_warned:
                 self.say(
                     f"{error.filename or self.state_folder}: {error.strerror}. Services keep running. Free some space "
-                    "or make it writable. Until then, logs lack lines, and a later start may not know all services"
+                    "or make the folder writable. Until then, logs lack lines, and the next start may miss services"
                 )
             self._has_warned = True
 

@@ -17,7 +17,7 @@ def become_the_server(folder: Path) -> None:
     """Replace this process with the server. Raises InvalidSettings if the environment has no token. No token is
     generated, because clients need the same one."""
     if not (token := os.environ.get(TOKEN)):
-        raise InvalidSettings(f"${TOKEN} is not set: set it to a secret, and give the code server the same one")
+        raise InvalidSettings(f"${TOKEN} is not set: set it to a secret, here and for the code server")
     folder.mkdir(parents=True, exist_ok=True)
     server = spark_server(load_settings(), folder, {TOKEN: token})
     os.chdir(server.folder)

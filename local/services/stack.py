@@ -142,8 +142,8 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
 def have_connector(supervisor: Supervisor, settings: Settings) -> None:
     """Download the Cloud Storage connector if a Spark started here needs one and the cache has none. Raises
     ToolMissing if the download fails."""
-    is_ours = settings.spark.is_classic or is_ours_to_start(settings)
-    if settings.pubsub.attach or not is_ours or not wants_connector(settings) or is_fetched(connector_file()):
+    is_needed = not settings.pubsub.attach and runs_spark_here(settings) and wants_connector(settings)
+    if not is_needed or is_fetched(connector_file()):
         return
     supervisor.say(f"fetching the Cloud Storage connector for Spark, {JAR_SIZE >> 20} MiB, from {JAR_URL}")
     said = 0
@@ -207,15 +207,27 @@ def is_ours_to_start(settings: Settings) -> bool:
     return is_remote and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
 
 
-def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
-    """Return the spec of the Spark Connect server, whose process is the JVM itself. Raises InvalidSettings if
-    `spark.remote` names a host other than localhost, or if the archive for executors is unusable."""
+def runs_spark_here(settings: Settings) -> bool:
+    """Return True if Spark's driver runs on this machine: in a run's process, or as the server that tidemark starts."""
+    return settings.spark.is_classic or is_ours_to_start(settings)
+
+
+def own_spark_port(settings: Settings) -> int:
+    """Return the port of the Spark Connect server that tidemark starts. Raises InvalidSettings if `spark.remote` names
+    a host other than localhost."""
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(
             f"spark.remote = {without_options(settings.spark.remote or '')!r}: write sc://localhost:PORT, because "
             "the server that tidemark starts has no TLS, and clients require TLS for any other host name"
         )
+    return port
+
+
+def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
+    """Return the spec of the Spark Connect server, whose process is the JVM itself. Raises InvalidSettings if
+    `spark.remote` names a host other than localhost, or if the archive for executors is unusable."""
+    port = own_spark_port(settings)
     home, config = Path(pyspark.__file__).parent, server_config(settings, scratch)
     check_archive(config)
     return ServiceSpec(

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.local.services.own_files import SPARK_CONNECT
 from tidemark.local.services.processes import noted_in
-from tidemark.local.services.stack import TOKEN, is_ours_to_start
+from tidemark.local.services.stack import TOKEN, is_ours_to_start, own_spark_port, runs_spark_here
 from tidemark.pipeline.doctor.finding import Setup, Statement, broken, ok, warning
 from tidemark.pipeline.errors import ExecutorsUnable, ToolMissing
 from tidemark.pipeline.figures import counted
@@ -24,7 +24,6 @@ from tidemark.pipeline.spark.java import find_java
 from tidemark.pipeline.spark.session import (
     check_answers,
     classic_session,
-    host_and_port,
     local_slots,
     refuse_other_token,
     server_config,
@@ -39,13 +38,9 @@ JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 """Spark settings that may contain the JAR of the Cloud Storage connector."""
 
 
-def _runs_here(settings: Settings) -> bool:
-    return settings.spark.is_classic or is_ours_to_start(settings)
-
-
 def check_java(setup: Setup) -> Iterator[Statement]:
     """Check that this machine has a Java that can run Spark, if this machine starts Spark."""
-    if not _runs_here(setup.settings):
+    if not runs_spark_here(setup.settings):
         return
     try:
         yield ok(f"Java: {find_java()}")
@@ -56,7 +51,8 @@ def check_java(setup: Setup) -> Iterator[Statement]:
 def check_spark(setup: Setup) -> Iterator[Statement]:
     """Check that Spark answers and that its executors can run tidemark, or that `tidemark up` will start Spark. On a
     cluster without Spark Connect, start a classic session for this. If tidemark starts Spark here, only `check_python`
-    checks its executors. Raises SparkUnreachable, and ExecutorsUnable if an executor cannot run tidemark."""
+    checks its executors. Raises SparkUnreachable, InvalidSettings if `spark.remote` names a host for which
+    tidemark cannot start Spark, and ExecutorsUnable if an executor cannot run tidemark."""
     spark, master = setup.settings.spark, setup.settings.spark_master
     if spark.is_classic:
         yield ok(f"a classic session of PySpark {pyspark.__version__} on {master}, started with each run")
@@ -69,13 +65,7 @@ def check_spark(setup: Setup) -> Iterator[Statement]:
         return
     named = without_options(spark.remote or "")
     if is_ours_to_start(setup.settings):
-        host, _ = host_and_port(spark.remote)
-        if host != "localhost":
-            yield broken(
-                f"spark.remote = {named!r}: for the server that `tidemark up` starts, write sc://localhost:PORT; "
-                "with another name, the client requires TLS"
-            )
-            return
+        own_spark_port(setup.settings)
         yield ok(f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there")
         return
     check_answers(spark.remote or "")
@@ -97,7 +87,7 @@ def check_spark(setup: Setup) -> Iterator[Statement]:
 def check_task_slots(setup: Setup) -> Iterator[Statement]:
     """Check that Spark has task slots for the continuous readers and for windows."""
     settings = setup.settings
-    if not settings.ingest.is_continuous or not _runs_here(settings):
+    if not settings.ingest.is_continuous or not runs_spark_here(settings):
         return
     master, readers = settings.spark_master, settings.ingest.readers
     places = local_slots(master)
@@ -143,7 +133,7 @@ def check_connector(setup: Setup) -> Iterator[Statement]:
     settings = setup.settings
     if settings.lake.folder is not None:
         return
-    if not _runs_here(settings):
+    if not runs_spark_here(settings):
         server = without_options(settings.spark.remote or "")
         yield ok(f"it is unknown whether Spark at {server} has Google's {CONNECTOR}; {WITHOUT_CONNECTOR}")
         return
@@ -188,7 +178,7 @@ def check_python(setup: Setup) -> Iterator[Statement]:
     """Check that the Python of Spark's workers on this machine can run tidemark, unless it is this process's Python.
     Raises ExecutorsUnable if it cannot."""
     settings, chosen = setup.settings, os.environ.get("PYSPARK_PYTHON", sys.executable)
-    if chosen == sys.executable or not _runs_here(settings) or not settings.spark_master.startswith("local"):
+    if chosen == sys.executable or not runs_spark_here(settings) or not settings.spark_master.startswith("local"):
         return
     needs = "; ".join(f"import tidemark.pipeline.{name}" for name in WINDOWS)
     try:

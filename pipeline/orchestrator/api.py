@@ -185,7 +185,7 @@ def headers_of_the_environment(ui: str) -> dict[str, str]:
     named = urlsplit(ui)
     if headers and named.scheme != "https" and not is_loopback(named.hostname or ""):
         raise InvalidSettings(
-            f"${HEADERS} would be sent in the clear to {ui}: set dagster.url to an https address, or unset the variable"
+            f"${HEADERS} would be sent unencrypted to {ui}: set dagster.url to an https address, or unset the variable"
         )
     return headers
 

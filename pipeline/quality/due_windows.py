@@ -96,8 +96,8 @@ class ComputedWindows:
 class Followed:
     """The state of the table `heartbeat_diffs`, on which custom tables depend.
 
-    `closed` contains the numbers of the closed windows, and `waiting` those that are still to be computed.
-    `is_expiring` is true if retention has deleted heartbeats.
+    `closed` contains the numbers of the closed windows, and `waiting` the numbers of the closed windows that are still
+    to be computed. `is_expiring` is true if retention has deleted heartbeats.
     """
 
     computed: ComputedWindows

@@ -150,8 +150,8 @@ class TickNotes:
 
     def good(self, sensor: str, lake: FailedTicks, waits: str = "") -> None:
         """Record a tick that did not fail. If the tick had to leave messages unread, `waits` says why, and is recorded.
-        Otherwise, deletes the sensor's record in the lake, unless this process has done so since the sensor last failed
-        or left messages unread."""
+        Otherwise, delete the sensor's record in the lake, unless this process has already deleted it since the sensor
+        last failed or left messages unread."""
         if waits:
             self._not_good(sensor, waits, lake, waits=True)
             return
@@ -283,8 +283,8 @@ def ticks_now(
     elif decided_at is not None and is_overdue(now, tick, decided_at):
         standing = (
             f"the newest decision is dated {iso(decided_at)}, {rough(decided_at - now)} from now: the clock was set "
-            "back, or is behind that of the machine that decides. Correct it if it is wrong. If it was set back, the "
-            "watermark holds, and Dagster's daemon starts no ticks, until it shows that time again"
+            "back, or is behind the clock of the machine that decides. Correct a wrong clock. If the clock was set "
+            "back, the watermark holds, and Dagster's daemon starts no ticks, until the clock shows that time again"
         )
     if running is None:
         return TicksNow(failing, standing)
@@ -372,9 +372,11 @@ def failing(
     """Return a summary of the unresolved failures among `notes` (newest first); None if there are none.
 
     A failed run over windows is resolved when all its windows have been computed after the failure, or now have a
-    different length. `length` is the length now, or None if it is unknown. Then, of the windows between the ends of a
-    stretch, only computed ones are checked. A failed run of a custom table that names no window is resolved when any
-    window of `table` has been computed after it. Without `table`, old failures no longer count.
+    different length. `length` is the current length. If it is None (unknown), only the ends of a stretch and the
+    computed windows between them are checked.
+
+    `table` is the name of a custom table. Its failed run without windows is resolved when any of its windows has been
+    computed after the failure. Without `table`, old failures are ignored (see WINDOWS_STAND_FOR and DRAINS_STAND_FOR).
     """
     standing, waiting, newest = list[FailedRun](), list[str](), max(computed.values(), default=EPOCH)
     for note in notes:
@@ -407,7 +409,8 @@ def read_failing_tables(lake: Lake, now: datetime) -> list[Failing]:
 def _waiting(
     since: datetime, stretch: tuple[str, str], computed: Mapping[str, datetime], length: timedelta | None
 ) -> list[str]:
-    """Return the first and the last window of a stretch that has not been computed since a moment, if there is one."""
+    """Return the first and the last of a stretch's windows that have not been computed since a moment; nothing if all
+    have been computed."""
     first, last = stretch
     keys = {first, last}.union(key for key in computed if first < key < last)
     if length:

@@ -147,10 +147,10 @@ def words(stage: Stage, window: Window) -> str:
     waits = f"`tidemark watermark --wait-for {key} --computed` waits for its rows"
     return {
         Stage.TOO_EARLY: f"window {key} begins before windows.first, so it is never computed",
-        Stage.OPEN: f"the watermark has not passed window {key}, so it is not computed; {waits}",
+        Stage.OPEN: f"the watermark has not passed window {key}, so the window is not computed; {waits}",
         Stage.WAITING: f"window {key} is closed but not computed yet; {waits}, and `tidemark status` shows what fails",
         Stage.COMPUTED: f"window {key} is computed; `tidemark diffs --window {key}` prints its rows",
-        Stage.EMPTY: f"window {key} is closed, and there is nothing to compute: it contains no heartbeat",
+        Stage.EMPTY: f"window {key} is closed, and there is nothing to compute: the window has no heartbeat",
         Stage.EXPIRED: f"window {key} has no rows and will not be computed: housekeeping has deleted its rows, or "
         "heartbeats from which they would be computed",
     }[stage]

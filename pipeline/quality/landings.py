@@ -50,7 +50,8 @@ FEW = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The number of heartbeats of one kind, such as late ones, per window key and per stream.
+    """The number of heartbeats of one kind, such as late ones, per window key and per stream. The most affected streams
+    come first.
 
     `rows` is the number of rows searched. `damaged` maps each unreadable file of `heartbeats` to its event hour. The
     counts may lack heartbeats of these hours.
@@ -191,10 +192,10 @@ def missed_by(
             is_missed, is_computed = lacks, computed_from != NOT_COMPUTED
         windows, counts = np.unique(starts[lacks], return_counts=True)
         (before if place else own).update(dict(zip(windows.tolist(), counts.tolist(), strict=True)))
-    by_stream = pc.value_counts(landings["stream_id"].filter(pa.array(is_missed)))
+    by_stream = Counter(landings["stream_id"].filter(pa.array(is_missed)).to_pylist())
     missed = MissedHeartbeats(
         by_window={affected.key(start): own[start] for start in sorted(own)},
-        by_stream={entry["values"]: entry["counts"] for entry in by_stream.to_pylist()},
+        by_stream=dict(by_stream.most_common()),
         stale=[
             StaleWindow(affected.windowing.named(key), own[start], before[start], versions[key])
             for start in sorted(own.keys() | before.keys())

@@ -19,8 +19,7 @@ from tidemark.pipeline.quality.landings import Counts
 
 
 def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime) -> Counts:
-    """Count the rows published in `[since, before)`. Also count, per stream, the rows that lag more than `max_lag`; the
-    most affected streams come first.
+    """Count the rows published in `[since, before)`. Also count, per stream, the rows that lag more than `max_lag`.
 
     The watermark may have waited for rows that lag up to two seconds more than `max_lag`, because the cells of its
     histogram are a second wide. All rows of the time range are in memory. Raises LakeError.

@@ -133,7 +133,7 @@ def test_recompute_requests_one_run_over_the_range_and_prints_its_address(servin
         ({"LOCATION": "theirs"}, "has no code location 'theirs'; it has: broken, ours. Set dagster.location to the"),
         ({"LOCATION": "broken"}, "the code location 'broken' of Dagster at {ui} is not loaded: "),
         ({"URL": "http://127.1:{web}"}, "refused with 403: the host '127.1:{web}' is not a host name of this page; if"),
-        ({"URL": "http://127.1:{web}"}, "add the name to dagster.allowed_hosts in the settings"),
+        ({"URL": "http://127.1:{web}"}, "add it to dagster.allowed_hosts in the settings"),
         ({"URL": "http://127.0.0.1:{code}"}, "no Dagster answers at http://127.0.0.1:{code}: "),  # it speaks gRPC
         ({"URL": "http://127.0.0.1:9"}, "Start it with `tidemark up`, or set dagster.url to the address of"),
         ({"URL": "http://127.0.0.1:{web}/prefix"}, "is not Dagster's GraphQL"),
@@ -198,7 +198,7 @@ def test_the_login_of_the_environment_is_sent_and_no_other(monkeypatch: pytest.M
 
 def test_a_login_is_never_sent_in_the_clear_nor_repeated_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HEADERS, "Authorization: Bearer abc")
-    with pytest.raises(InvalidSettings, match=r"in the clear to http://dagster\.example\.com: set dagster.url to an"):
+    with pytest.raises(InvalidSettings, match=r"unencrypted to http://dagster\.example\.com: set dagster.url to an"):
         DagsterApi(DagsterSettings(url="http://dagster.example.com"))
     DagsterApi(DagsterSettings(url="https://dagster.example.com"))
     monkeypatch.setenv(HEADERS, "Bearer abc")

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +72,10 @@ def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values:
         name: own_files.with_values(content, values) if name.endswith(".toml") else content
         for name, content in files.items()
     }
-    for path in own_files.write_new_files(written if ports is None else own_files.with_ports(written, ports), folder):
+    if ports is not None:
+        following = count(ports)
+        written = own_files.with_ports(written, lambda _: next(following))
+    for path in own_files.write_new_files(written, folder):
         print(f"wrote {path}")
 
 
