@@ -14,7 +14,7 @@ import dagster as dg
 import psutil
 from rich.console import Console
 
-from tidemark.local.demo.script import SERVICES, USUAL_PORTS, free_port
+from tidemark.local.demo.script import free_port
 from tidemark.local.demo.synthetic import Source
 from tidemark.local.demo.synthetic_beats import SyntheticSource
 from tidemark.local.services.processes import StartedService, Supervisor
@@ -30,18 +30,27 @@ TICKS_AT_MOST = 5000
 
 STREAMS, PERIOD, JITTER = 10_000, timedelta(seconds=30), timedelta(seconds=8)
 
-CONFIG = f"""\
-{SERVICES}
+USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
+
+CONFIG = """\
+[spark]
+remote = "sc://localhost:{spark}"
+
+[dagster]
+storage = "dagster"
+web_port = {web}
+code_port = {code}
+
 [pubsub]
-emulator_host = "127.0.0.1:{{emulator}}"
-emulator = "{{kind}}"
+emulator_host = "127.0.0.1:{emulator}"
+emulator = "{kind}"
 
 [message.fields]
 temperature = "number"
 status = "text"
 
 [windows]
-first = "{{first}}"
+first = "{first}"
 """
 """The settings of a whole pipeline. The values that differ follow, beginning with those of `[windows]`."""
 
