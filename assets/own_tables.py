@@ -144,8 +144,7 @@ def provenance(instance: dg.DagsterInstance, version: str, settings: Settings) -
 
 
 def _index(table: TableDefinition, user: str, lake: LakeResource) -> WindowIndex:
-    windowing = table.windowing(lake.settings.windows)
-    return lake.of(user).window_index(windowing, table.lookback, f"{FOLDER}/{table.name}")
+    return lake.of(user).window_index(table.windowing(lake.settings.windows), f"{FOLDER}/{table.name}")
 
 
 def _compute(
@@ -156,7 +155,7 @@ def _compute(
     parts = batch_parts(lake, spark_of(context, settings), context.run.run_id, windows, [made, diffs], further)
     # This must be read before the heartbeats are listed: see `OwnBatch`.
     computed = ComputedWindows.of(diffs.runs(), settings.windowing)
-    digests = computed.digests(windows, table.windowing(settings.windows), table.lookback)
+    digests = computed.digests(windows, table.windowing(settings.windows))
     return compute_windows(OwnBatch(*parts, (made,), table, digests), windows)
 
 
@@ -205,14 +204,14 @@ def due_windows(
     left = [(table, look) for table, look in looks if not look.holds((closed, version, table.lookback), now)]
     if not left:
         return
-    followed = Followed.read(lake.of(TABLES), settings.windowing, settings.windows.lookback, closed)
+    followed = Followed.read(lake.of(TABLES), settings.windowing, closed)
     for table, look in left:
         try:
             made = lake.of(TABLES).own_table(table.name).made()
         except TidemarkError as error:
             yield table, error
             continue
-        due = followed.due(table.windowing(settings.windows), table.lookback, made)
+        due = followed.due(table.windowing(settings.windows), made)
         look.note((closed, version, table.lookback), now, is_due=bool(due))
         yield table, due
 

@@ -72,7 +72,7 @@ def _compute(machine: Machine, world: World, table: TableDefinition) -> Replaced
         definition=table,
         tables=(world.lake.own_table(table.name),),
         heartbeats=world.heartbeats,
-        digests=ComputedWindows.of(world.lake.diffs().runs(), windowing).digests(windows, windowing, table.lookback),
+        digests=ComputedWindows.of(world.lake.diffs().runs(), windowing).digests(windows, windowing),
         watermark=START + SPAN,
         run="bench",
         clock=machine.clock,

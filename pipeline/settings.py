@@ -172,7 +172,7 @@ class Settings(BaseSettings):
 
     @property
     def windowing(self) -> Windowing:
-        return Windowing(length=self.windows.length, first=self.windows.first)
+        return Windowing(self.windows.length, self.windows.first, self.windows.lookback)
 
     @property
     def contract(self) -> MessageContract:

@@ -54,11 +54,13 @@ def start_of(key: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Windowing:
-    """The division of event time into windows. The settings check that `length` divides a day, and that `first`, the
-    start of the first window, is a multiple of `length` after the epoch."""
+    """The division of event time into the windows of a table. The settings check that `length` divides a day, and that
+    `first`, the start of the first window, is a multiple of `length` after the epoch. Computing a window also needs the
+    heartbeats of its `lookback`, the time before its start."""
 
     length: timedelta
     first: datetime
+    lookback: timedelta = timedelta(0)
 
     def containing(self, moment: datetime) -> Window:
         """Return the window that contains an event time."""

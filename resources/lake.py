@@ -106,8 +106,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def staleness(self, user: str) -> Staleness:
         """Return the check for missed heartbeats, restored from its checkpoint in the lake."""
-        windowing, lookback = self.settings.windowing, self.settings.windows.lookback
-        return self._part(user, "staleness", lambda lake: Staleness(lake, windowing, lookback))
+        return self._part(user, "staleness", lambda lake: Staleness(lake, self.settings.windowing))
 
     def late(self, user: str) -> LateHeartbeats:
         """Return the counter of late heartbeats."""
@@ -115,11 +114,11 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def window_index(self, user: str) -> WindowIndex:
         """Return the index of windows that have heartbeats, and of windows that are computed."""
-        return self.of(user).window_index(self.settings.windowing, self.settings.windows.lookback)
+        return self.of(user).window_index(self.settings.windowing)
 
     def kept_windows(self, user: str) -> KeptWindows:
         """Return the retention boundary: the first window for which the lake still has the full input."""
-        return self.of(user).kept_windows(self.settings.windowing, self.settings.windows.lookback)
+        return self.of(user).kept_windows(self.settings.windowing)
 
     def _part(self, user: str, name: str, make: Callable[[OpenLake], Part]) -> Part:
         return self.kept.get((user, name), lambda: make(self.of(user)))

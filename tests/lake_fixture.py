@@ -77,7 +77,7 @@ def make(folder: Path) -> None:
     compute_here(lake, settings, closed(lake, settings))
     world.topic.publish(200.0, stream="straggler", payload={"load": 7}, publisher_id="late")
     world.tick()  # late, and missed by what is computed
-    lake.kept_windows(settings.windowing, settings.windows.lookback).raise_to(settings.windowing.containing(at(0)))
+    lake.kept_windows(settings.windowing).raise_to(settings.windowing.containing(at(0)))
     world.wait(LATER - (world.clock.now() - at(0)).total_seconds())
     world.model.create_subscription(a_subscription("spark", TOPIC, ACK_DEADLINE, KEPT), world.clock.now())
     beats(world, LATER, ["a", "b"])
@@ -87,7 +87,7 @@ def make(folder: Path) -> None:
     world.topic.publish(LATER + 50, stream="a", publisher_id="outstanding")  # tracked, and not landed
     world.track()
     LogPacking(lake.objects()).pack(world.clock.now() - timedelta(hours=1))
-    staleness = Staleness(lake, settings.windowing, settings.windows.lookback)
+    staleness = Staleness(lake, settings.windowing)
     staleness.check()
     staleness.keep()
     lake.streams().save()
@@ -139,8 +139,8 @@ def land_for_spark(world: World) -> None:
 def closed(lake: Lake, settings: Settings) -> list[Window]:
     """The closed windows that are to be computed, in order."""
     watermark = lake.tracking_log().newest().watermark
-    numbers = lake.kept_windows(settings.windowing, settings.windows.lookback).closed(watermark)
-    due = lake.window_index(settings.windowing, settings.windows.lookback).update().due(numbers)
+    numbers = lake.kept_windows(settings.windowing).closed(watermark)
+    due = lake.window_index(settings.windowing).update().due(numbers)
     return [settings.windowing.numbered(number) for number in sorted(number for part in due for number in part)]
 
 

@@ -53,10 +53,10 @@ def lake_in(folder: Path, clock: Clock | None = None) -> Lake:
 def said_by(folder: Path) -> dict[str, Any]:
     """All that the lake in a folder says, with the files beside it. Later versions add what they have in addition."""
     settings, lake = settings_in(folder), lake_in(folder)
-    log, windowing, lookback = lake.tracking_log(), settings.windowing, settings.windows.lookback
+    log, windowing = lake.tracking_log(), settings.windowing
     state, ticks = recorded_ticks(log)
     verified = verify(ticks, state)
-    missed = Staleness(lake, windowing, lookback)
+    missed = Staleness(lake, windowing)
     kept, checked = missed.checkpoint, missed.check()
     witness = LogWitness(lake.objects()).newest()
     trace = extent_of(ParquetTrace(folder / "trace.parquet"))
@@ -73,7 +73,7 @@ def said_by(folder: Path) -> dict[str, Any]:
         "streams": lake.streams().known().rows.to_pylist(),
         "computed_from": lake.diffs().versions(lake.diffs().computed()),
         "late": dict(LateHeartbeats(lake.heartbeats(), windowing).since(at(0)).by_stream),
-        "kept_since": lake.kept_windows(windowing, timedelta()).since(),
+        "kept_since": lake.kept_windows(windowing).since(),
         "checked_through": [kept.heartbeats_version, kept.diffs_version],
         "missed": [checked.total, [f"{stale.window}: {stale.why}" for stale in checked.stale]],
         "landings": landings(lake),

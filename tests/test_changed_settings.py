@@ -303,7 +303,7 @@ def compute_own(lake: Lake, settings: Settings, started_at: Any) -> None:
     """Compute the table of your own, as a run does, with rows that say nothing."""
     definition, own = read_table(settings, OWN), lake.own_table(OWN)
     windowing = definition.windowing(settings.windows)
-    inputs = ComputedWindows.of(lake.diffs().runs(), settings.windowing).inputs(windowing, definition.lookback)
+    inputs = ComputedWindows.of(lake.diffs().runs(), settings.windowing).inputs(windowing)
     digests = {windowing.numbered(number).key: digest for number, digest in inputs.items()}
     keys = list(digests)
     own.hold_to(windowing.length)
@@ -367,17 +367,17 @@ class Probe:
     def due(self) -> int:
         """How many computed windows are to be computed again by themselves."""
         settings, windowing = self.settings, self.settings.windowing
-        stale = Staleness(self.lake, windowing, settings.windows.lookback).check().stale
+        stale = Staleness(self.lake, windowing).check().stale
         if not settings.tables:
             return len(stale)
         definition, own = read_table(settings, OWN), self.lake.own_table(OWN)
         own_windowing = definition.windowing(settings.windows)
         own.hold_to(own_windowing.length)
         own.fence([])
-        watermark, lookback = self.lake.tracking_log().newest().watermark, settings.windows.lookback
-        reached = self.lake.kept_windows(windowing, lookback).closed(watermark)
-        followed = Followed.read(self.lake, windowing, settings.windows.lookback, reached)
-        due = {own_windowing.numbered(one).key for one in followed.due(own_windowing, definition.lookback, own.made())}
+        watermark = self.lake.tracking_log().newest().watermark
+        reached = self.lake.kept_windows(windowing).closed(watermark)
+        followed = Followed.read(self.lake, windowing, reached)
+        due = {own_windowing.numbered(one).key for one in followed.due(own_windowing, own.made())}
         return len(stale) + len(due & own.computed())
 
     def deletes(self) -> object:

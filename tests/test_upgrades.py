@@ -123,7 +123,7 @@ def test_a_lake_that_was_kept_is_gone_on_with(fixture: str, tmp_path: Path) -> N
     assert known["c"]["last_event_time"] < at(300)
     assert known["a"]["last_event_time"] > LATER
     assert lake.diffs().computed() > {window.key for window in windows[-2:]}
-    assert Staleness(lake, settings.windowing, settings.windows.lookback).check().total == before["missed"][0]
+    assert Staleness(lake, settings.windowing).check().total == before["missed"][0]
 
 
 # Every object has a mark

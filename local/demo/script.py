@@ -153,9 +153,7 @@ class LakeWatch:
         if self.clock.monotonic() - self._said < SAY_EVERY_SECONDS:
             return
         self._said = self.clock.monotonic()
-        waiting = read_waiting(
-            self._lake, self.settings.windowing, self.settings.windows.lookback, report.state.watermark
-        )
+        waiting = read_waiting(self._lake, self.settings.windowing, report.state.watermark)
         decision, now = report.state.decision, self.clock.now()
         stands = "no watermark yet"
         if decision is not None and decision.watermark is not None:

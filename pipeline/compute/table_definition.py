@@ -116,7 +116,7 @@ class TableDefinition:
     def windowing(self, windows: WindowSettings) -> Windowing:
         """Return the table's windowing. Its first window is the first one that starts at or after `windows.first`."""
         length = self.window or windows.length
-        return Windowing(length, windows.first + (EPOCH - windows.first) % length)
+        return Windowing(length, windows.first + (EPOCH - windows.first) % length, self.lookback)
 
 
 def windowed(

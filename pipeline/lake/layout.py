@@ -2,7 +2,6 @@
 objects."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -137,9 +136,9 @@ class Lake:
         """Return the table `corrections`: the rows that changed when windows were recomputed."""
         return corrections.Corrections(self.table(CORRECTIONS), self.objects(), self._clock)
 
-    def kept_windows(self, windowing: Windowing, lookback: timedelta) -> KeptWindows:
+    def kept_windows(self, windowing: Windowing) -> KeptWindows:
         """Return the record of the first window whose heartbeats are all kept: retention has deleted none of them."""
-        return KeptWindows(self.objects(), windowing, lookback)
+        return KeptWindows(self.objects(), windowing)
 
     def failed_runs(self, own_table: str | None = None) -> FailedRuns:
         """Return the records of failed runs of the custom table `own_table`. Without a name, return those of the runs
@@ -154,10 +153,10 @@ class Lake:
         """Return the records of failed sensor ticks."""
         return FailedTicks(self.objects())
 
-    def window_index(self, windowing: Windowing, lookback: timedelta, name: str = HEARTBEAT_DIFFS) -> WindowIndex:
+    def window_index(self, windowing: Windowing, name: str = HEARTBEAT_DIFFS) -> WindowIndex:
         """Return the index of the windows that have heartbeats or are computed in the table `name`."""
         tables = self.heartbeats(), self.table(name)
-        return self._part(f"{name} {windowing} {lookback}", lambda: WindowIndex(*tables, windowing, lookback))
+        return self._part(f"{name} {windowing}", lambda: WindowIndex(*tables, windowing))
 
     def table(self, name: str) -> LakeTable:
         """Return a table as a LakeTable. `name` is a key of PARTITIONS or, for a custom table, `tables/NAME`."""

@@ -86,9 +86,8 @@ def read_status(lake: Lake, settings: Settings, now: datetime, clock: Clock | No
         state = read_state(lake.tracking_log())
         ticks = failing.read_ticks(lake, settings, state.decision, now)
         return LakeStatus(log_facts(state, ticks, settings, now), ticks_details(ticks), of_ticks=ticks.sentences)
-    windowing, lookback = settings.windowing, settings.windows.lookback
-    losses, report = read_losses(lake, settings, now, clock), read_report(lake)
-    waiting = read_waiting(lake, windowing, lookback, report.state.watermark)
+    windowing, losses, report = settings.windowing, read_losses(lake, settings, now, clock), read_report(lake)
+    waiting = read_waiting(lake, windowing, report.state.watermark)
     failed, of_tables = failing.read_failing(lake, windowing, now), failing.read_failing_tables(lake, now)
     ticks = failing.read_ticks(lake, settings, report.state.decision, now)
     of_log, computed = log_facts(report.state, ticks, settings, now), list(report.computed)
@@ -135,19 +134,18 @@ def read_report(lake: Lake) -> LakeReport:
     return LakeReport(state, lake.heartbeats().extent(), rows, failing.computed_at(files))
 
 
-def read_waiting(lake: Lake, windowing: Windowing, lookback: timedelta, watermark: datetime | None) -> list[Window]:
+def read_waiting(lake: Lake, windowing: Windowing, watermark: datetime | None) -> list[Window]:
     """Return the closed windows that are not computed yet, in order. Raises LakeError if the lake cannot be read."""
-    closed = lake.kept_windows(windowing, lookback).closed(watermark)
-    due = lake.window_index(windowing, lookback).update().due(closed)
+    closed = lake.kept_windows(windowing).closed(watermark)
+    due = lake.window_index(windowing).update().due(closed)
     return sorted(windowing.numbered(number) for stretch in due for number in stretch)
 
 
 def read_losses(lake: Lake, settings: Settings, now: datetime, clock: Clock | None = None) -> Losses:
     """Read the losses. The check for missed heartbeats continues from the checkpoint in the lake. With a clock, the
     check stops after CHECKED_FOR_SECONDS, and reports how much is left. Raises LakeError if the lake cannot be read."""
-    log, keep, of_windows = lake.tracking_log(), settings.housekeeping.quarantine, settings.windows
-    windowing, staleness = settings.windowing, Staleness(lake, settings.windowing, of_windows.lookback)
-    kept_from = lake.kept_windows(windowing, of_windows.lookback).heartbeats_from()
+    log, keep, windowing = lake.tracking_log(), settings.housekeeping.quarantine, settings.windowing
+    staleness, kept_from = Staleness(lake, windowing), lake.kept_windows(windowing).heartbeats_from()
     began = 0.0 if clock is None else clock.monotonic()
     return Losses(
         missed=staleness.check(lambda: clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS),

@@ -46,39 +46,39 @@ class ComputedWindows:
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes[order], dtype=np.uint64)])
         return cls(windowing, numbers[order], sums)
 
-    def inputs(self, own: Windowing, lookback: timedelta) -> dict[int, str]:
+    def inputs(self, own: Windowing) -> dict[int, str]:
         """Return the digest of each window's input, keyed by the window's number, in order. The windows are those of a
-        custom table with the windowing `own` and this lookback; windows without input are left out. A digest has 16
-        hexadecimal digits."""
-        ratio, back = self._measures(own, lookback)
+        custom table with the windowing `own`; windows without input are left out. A digest has 16 hexadecimal
+        digits."""
+        ratio, back = self._measures(own, own.lookback)
         reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
-        digests, has_any = self._digests(reached, own, lookback)
+        digests, has_any = self._digests(reached, own)
         found = zip(reached[has_any].tolist(), digests[has_any].tolist(), strict=True)
         return {number: f"{digest:016x}" for number, digest in found}
 
-    def digests(self, windows: Sequence[Window], own: Windowing, lookback: timedelta) -> dict[str, str]:
+    def digests(self, windows: Sequence[Window], own: Windowing) -> dict[str, str]:
         """Return the digest of each window's input, keyed by the window's key. `windows` are windows of a custom table
-        with the windowing `own` and this lookback."""
+        with the windowing `own`."""
         numbers = np.array([own.number_of(window.start) for window in windows], np.int64)
-        digests, _ = self._digests(numbers, own, lookback)
+        digests, _ = self._digests(numbers, own)
         return {window.key: f"{digest:016x}" for window, digest in zip(windows, digests.tolist(), strict=True)}
 
     def _digests(
-        self, numbers: npt.NDArray[np.int64], own: Windowing, lookback: timedelta
+        self, numbers: npt.NDArray[np.int64], own: Windowing
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
         """Return two arrays about a custom table's windows: the digest of the input, and whether there is any input.
         If two lookbacks reach equally many windows of `heartbeat_diffs`, their digests still differ."""
-        ratio, back = self._measures(own, lookback)
-        is_whole = lookback % self.windowing.length == NO_TIME
-        of_part = np.uint64(0 if is_whole else _hash(format_duration(lookback)))
+        ratio, back = self._measures(own, own.lookback)
+        is_whole = own.lookback % self.windowing.length == NO_TIME
+        of_part = np.uint64(0 if is_whole else _hash(format_duration(own.lookback)))
         low = np.searchsorted(self.numbers, numbers * ratio - back)
         high = np.searchsorted(self.numbers, (numbers + 1) * ratio)
         return self.sums[high] - self.sums[low] + of_part, high > low
 
-    def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
+    def reached_by(self, spans: Iterable[range], own: Windowing) -> list[range]:
         """For each range of `heartbeat_diffs` windows in `spans`, return the custom table's windows whose input has at
-        least one window of the range. The custom table has the windowing `own` and this lookback."""
-        ratio, back = self._measures(own, lookback)
+        least one window of the range. The custom table has the windowing `own`."""
+        ratio, back = self._measures(own, own.lookback)
         return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
 
     def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
@@ -101,29 +101,28 @@ class Followed:
     """
 
     computed: ComputedWindows
-    lookback: timedelta
     closed: range
     waiting: Sequence[range]
     is_expiring: bool = False
 
     @classmethod
-    def read(cls, lake: Lake, windowing: Windowing, lookback: timedelta, closed: range) -> "Followed":
-        """Read the state, given `heartbeat_diffs`' windowing and lookback. Raises LakeError and InvalidSettings."""
+    def read(cls, lake: Lake, windowing: Windowing, closed: range) -> "Followed":
+        """Read the state, given `heartbeat_diffs`' windowing. Raises LakeError and InvalidSettings."""
         computed = ComputedWindows.of(lake.diffs().runs(), windowing)
-        waiting = lake.window_index(windowing, lookback).update().due(closed)
-        kept_from = lake.kept_windows(windowing, lookback).since()
-        return cls(computed, lookback, closed, list(waiting), kept_from is not None)
+        waiting = lake.window_index(windowing).update().due(closed)
+        kept_from = lake.kept_windows(windowing).since()
+        return cls(computed, closed, list(waiting), kept_from is not None)
 
-    def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
-        """Return the numbers of the due windows of a custom table, in order. The table has the windowing `own` and this
-        lookback. `made` has the origin of each computed window.
+    def due(self, own: Windowing, made: MadeWindows) -> list[int]:
+        """Return the numbers of the due windows of a custom table, in order. The table has the windowing `own`. `made`
+        has the origin of each computed window.
 
         A window is not due while part of its input is not computed yet, because it would have to be computed again
         afterwards. Raises LakeError.
         """
-        inputs = self.computed.inputs(own, lookback)
-        waiting = Spans(*self.computed.reached_by(self.waiting, own, lookback))
-        expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
+        inputs = self.computed.inputs(own)
+        waiting = Spans(*self.computed.reached_by(self.waiting, own))
+        expired = further_back(own.lookback, self.computed.windowing.lookback) if self.is_expiring else NO_TIME
         whole = self.computed.within(self.closed, own, expired)
         keys = [own.numbered(number).key for number in inputs]
         done = made.made_of(dict(zip(keys, inputs.values(), strict=True)))

@@ -116,9 +116,8 @@ def stage_of(window: Window, lake: Lake, settings: Settings) -> Stage:
     call reads only the changes since the last call. Raises LakeError, and InvalidSettings (see WindowIndex)."""
     # The order of the reads matters. The watermark comes before the table, which then has every heartbeat below it.
     # The kept windows come last, because their note is written before any heartbeat is deleted.
-    windowing, lookback = settings.windowing, settings.windows.lookback
-    watermark = lake.tracking_log().newest().watermark
-    index = lake.window_index(windowing, lookback).update()
+    windowing, watermark = settings.windowing, lake.tracking_log().newest().watermark
+    index = lake.window_index(windowing).update()
     number = windowing.number_of(window.start)
     if number in index.computed:
         return Stage.COMPUTED
@@ -126,7 +125,7 @@ def stage_of(window: Window, lake: Lake, settings: Settings) -> Stage:
         return Stage.TOO_EARLY
     if not window.is_closed_at(watermark):
         return Stage.OPEN
-    closed = lake.kept_windows(windowing, lookback).closed(watermark)
+    closed = lake.kept_windows(windowing).closed(watermark)
     if number not in closed:
         return Stage.EXPIRED
     return Stage.WAITING if any(number in stretch for stretch in index.due(closed)) else Stage.EMPTY

@@ -137,7 +137,6 @@ class AffectedWindows:
     after its event time. Times in arrays are in microseconds since the epoch. A window is identified by its start."""
 
     windowing: Windowing
-    lookback: timedelta
 
     def key(self, start_us: int) -> str:
         return self.windowing.containing(from_us(start_us)).key
@@ -148,7 +147,7 @@ class AffectedWindows:
         Pair n is about the n-th window after the event time's own window (pair 0 is about its own window). The first
         array has the start of the window. The second array says whether the event time affects the window.
         """
-        length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
+        length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.windowing.lookback)
         own = event_us - event_us % length_us
         for offset in range(0, length_us + lookback_us, length_us):
             yield own + offset, event_us >= own + offset - lookback_us
@@ -159,8 +158,9 @@ class AffectedWindows:
 
     def keys_between(self, oldest: datetime, newest: datetime) -> Iterator[str]:
         """Yield the keys of all windows that event times in `[oldest, newest]` may affect, in order."""
-        first = self.windowing.containing(oldest).start
-        return (window.key for window in self.windowing.between(first, newest + self.lookback + self.windowing.length))
+        each = self.windowing
+        affected = each.between(each.containing(oldest).start, newest + each.lookback + each.length)
+        return (window.key for window in affected)
 
     def versions_of(self, starts: Ints, versions: Mapping[str, int]) -> Ints:
         """Return, for each window, the version of `heartbeats` from which it was computed, according to `versions`;

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import ClassVar
 
 import orjson
@@ -129,13 +129,13 @@ class Staleness:
     An event hour with a damaged file is not counted until the file is restored or removed from the table.
     """
 
-    def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
+    def __init__(self, lake: Lake, windowing: Windowing) -> None:
         """Prepare a check that continues from the checkpoint in the lake. Raises NewerFormat and LakeUnreachable."""
         self.heartbeats = lake.heartbeats()
         """The open table `heartbeats`, which other checks may share."""
         self._diffs = lake.diffs()
-        self._affected = AffectedWindows(windowing, lookback)
-        self._kept = lake.kept_windows(windowing, lookback)
+        self._affected = AffectedWindows(windowing)
+        self._kept = lake.kept_windows(windowing)
         self._notes = Notes(lake.objects(), CHECKPOINTS)
         self.checkpoint = self._stored = _newest_checkpoint(self._notes)
         self._missed = MissedHeartbeats()

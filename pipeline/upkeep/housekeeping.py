@@ -120,8 +120,8 @@ class Housekeeper:
         # Rounded up to the start of a window.
         needed = None if hour is None else hour + lookback + (EPOCH - hour - lookback) % windowing.length
         since = max(moment for moment in (first, needed) if moment is not None)
-        kept, before = lake.kept_windows(windowing, lookback), windowing.number_of(since)
-        due = lake.window_index(windowing, lookback).update().due(kept.closed(until))
+        kept, before = lake.kept_windows(windowing), windowing.number_of(since)
+        due = lake.window_index(windowing).update().due(kept.closed(until))
         waiting = [range(part.start, min(part.stop, before)) for part in due if part.start < before]
         if waiting:
             many = counted(sum(map(len, waiting)), "window")

@@ -173,7 +173,7 @@ def check_windows(
     log states. The values in the file are not read. Raises LakeError if the log of a table cannot be read, or if the
     lake is unreachable.
     """
-    lake, windowing, lookback = surveyor.lake, surveyor.settings.windowing, surveyor.settings.windows.lookback
+    lake, windowing = surveyor.lake, surveyor.settings.windowing
     diffs, first, last = lake.diffs(), start.strftime(KEY_FORMAT), end.strftime(KEY_FORMAT)
     files = {table: _files_of(table, first, last) for table in (diffs.table, lake.table(STREAM_STATUS))}
     # Not all windows of the range, which may span centuries: other windows are broken only if they are due or stale.
@@ -187,9 +187,9 @@ def check_windows(
             faults.setdefault(window.key, fault)
             reasons[window.key].append(why)
 
-    kept = lake.kept_windows(windowing, lookback)
+    kept = lake.kept_windows(windowing)
     closed, since = kept.closed(watermark), kept.since()
-    for stretch in lake.window_index(windowing, lookback).update().due(closed):
+    for stretch in lake.window_index(windowing).update().due(closed):
         for window in map(windowing.numbered, stretch):
             blame(window, Fault.MISSING, "it is closed but not computed")
     for key in lake.stream_status().behind(diffs, windows):
@@ -197,7 +197,7 @@ def check_windows(
             blame(windows[key], Fault.STALE, "its stream_status is missing, or older than its heartbeat_diffs")
     unknown = []
     try:
-        staleness, about = Staleness(lake, windowing, lookback), "what landed since windows were computed"
+        staleness, about = Staleness(lake, windowing), "what landed since windows were computed"
         for check in track([staleness.check], total=1, description=about):
             for stale in check().stale:
                 blame(stale.window, Fault.STALE, stale.why)
@@ -217,9 +217,9 @@ def check_windows(
         # Only windows near the file's event times, because a long range may have a million windows and many files.
         near = windowing.between(
             start if file.oldest is None else max(start, max(start, file.oldest) - windowing.length),
-            end if file.newest is None else min(end, min(file.newest, end) + lookback + windowing.length),
+            end if file.newest is None else min(end, min(file.newest, end) + windowing.lookback + windowing.length),
         )
-        if reached := [each for each in near if file.may_have(each.start - lookback, each.end)]:
+        if reached := [each for each in near if file.may_have(each.start - windowing.lookback, each.end)]:
             needed[file] = reached
     inputs = list[DamagedInput]()
     for name in (HEARTBEATS, QUARANTINE, CORRECTIONS):
@@ -244,7 +244,8 @@ def check_windows(
         table, its_lookback = lake.table(f"{OWN_TABLES}/{name}"), surveyor.lookbacks.get(name)
         because, due_from = f": [tables] has no usable table {name}", None
         if its_lookback is not None:
-            because, due_from = "", max(windowing.first, (since or EPOCH) + further_back(its_lookback, lookback))
+            further = further_back(its_lookback, windowing.lookback)
+            because, due_from = "", max(windowing.first, (since or EPOCH) + further)
         try:
             for file, why in _looked_at(table, _files_of(table, first_day(start), last, is_own=True), track):
                 path = f"{table.uri}/{file.path}"
@@ -395,7 +396,7 @@ class Surveyor:
         self.lake = OpenLake(settings.lake, settings.message.kinds, clock)
         self.settings, self.lookbacks = settings, lookbacks or {}
         self._clock = clock
-        self._kept = self.lake.kept_windows(settings.windowing, settings.windows.lookback)
+        self._kept = self.lake.kept_windows(settings.windowing)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
         """Return the start of `first` and the end of `last`. The default `first` is the first window that is computed
@@ -403,9 +404,9 @@ class Surveyor:
         last closed window. Return None if a default does not exist. Raises ValueError if `last` is before `first`. With
         a default, raises CorruptObject if a table's log, or the tracking log's end, is damaged or lost."""
         if first is None or last is None:
-            log, windowing, lookback = self.lake.tracking_log(), self.settings.windowing, self.settings.windows.lookback
+            log, windowing = self.lake.tracking_log(), self.settings.windowing
             _opened(self.lake.diffs().table)
-            index = self.lake.window_index(windowing, lookback).update()
+            index = self.lake.window_index(windowing).update()
             begins = [one for one in (index.held.least, index.computed.least) if one is not None]
             try:
                 closed = self._kept.closed(log.newest().watermark)

@@ -88,7 +88,7 @@ class House:
 
     def waiting(self, watermark: datetime | None) -> list[Window]:
         """The windows that are closed and not computed yet."""
-        return read_waiting(self._whole_lake(), self.settings.windowing, self.settings.windows.lookback, watermark)
+        return read_waiting(self._whole_lake(), self.settings.windowing, watermark)
 
     def _whole_lake(self) -> Lake:
         return Lake(self.settings.lake, self.settings.message.kinds, SystemClock())

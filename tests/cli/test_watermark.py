@@ -147,7 +147,7 @@ def test_a_window_without_a_heartbeat_has_no_rows_and_that_is_no_error(computed_
 
 def test_a_window_whose_heartbeats_were_removed_is_an_error(computed_shell: Shell) -> None:
     windowing = Windowing(timedelta(minutes=1), START)
-    lake_in(computed_shell.folder).kept_windows(windowing, timedelta()).raise_to(windowing.named("2026-11-21T05-12Z"))
+    lake_in(computed_shell.folder).kept_windows(windowing).raise_to(windowing.named("2026-11-21T05-12Z"))
     for arguments in (("diffs", "--window", EMPTY), ("watermark", "--wait-for", EMPTY, "--computed")):
         code, _, err = computed_shell.run(*arguments[1:], command=arguments[0])
         assert (code, "housekeeping has deleted its rows" in err) == (1, True)

@@ -218,7 +218,7 @@ def test_partitions_of_a_run_that_fails_are_shown_as_failed_until_they_are_compu
     assert shown() == {HOUR, "2026-11-21T06-00Z"}
     assert run_over(house, *WINDOWS, LAST).success
     windowing = house.settings.windowing
-    house.lake.kept_windows(windowing, house.settings.windows.lookback).raise_to(windowing.named(WINDOWS[1]))
+    house.lake.kept_windows(windowing).raise_to(windowing.named(WINDOWS[1]))
     assert "has deleted heartbeats" in failure_of(run_over(house, WINDOWS[0], LAST))
     assert shown() == {"2026-11-21T06-00Z"}, "a run that is refused changes nothing"
 
@@ -330,7 +330,7 @@ def test_a_partition_picked_in_the_ui_gives_the_same_rows_and_an_open_one_is_ref
         assert events[0].metadata["rows"].value == ours.rows().num_rows
         run = instance.get_run_by_id(result.run_id)
         assert run.tags[PIPELINE] == tags_of(theirs.settings)[PIPELINE], "housekeeping finds it"
-        kept = theirs.lake.kept_windows(theirs.settings.windowing, theirs.settings.windows.lookback)
+        kept = theirs.lake.kept_windows(theirs.settings.windowing)
         kept.raise_to(theirs.settings.windowing.named(WINDOWS[1]))
         assert picked("2026-11-21T06-00Z").success, "the boundary cuts the first hour"
         assert "housekeeping has deleted heartbeats" in failure_of(picked(HOUR, "2026-11-21T04-00Z"))

@@ -56,7 +56,7 @@ def main(uri: str, endpoint: str, remote: str) -> None:
     session = shared_session(session_config(Settings(lake=settings, spark=SparkSettings(remote=remote))))
     compute_windows(batch_over(lake, session, at(900) + timedelta(seconds=1)), WINDOWS)
     windowing = Windowing(WINDOWS[0].end - WINDOWS[0].start, WINDOWS[0].start)
-    digests = ComputedWindows.of(lake.diffs().runs(), windowing).digests(WINDOWS, windowing, counts.lookback)
+    digests = ComputedWindows.of(lake.diffs().runs(), windowing).digests(WINDOWS, windowing)
     own = lake.own_table("counts")
 
     def compute(windows: Sequence[Window]) -> None:

@@ -15,15 +15,12 @@ from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.windows import Windowing
 
-WINDOWING = Windowing(first=CONTRACT.first_event_time, length=timedelta(minutes=1))
-LOOKBACK = timedelta(minutes=5)
+WINDOWING = Windowing(timedelta(minutes=1), CONTRACT.first_event_time, lookback=timedelta(minutes=5))
 STREAMS = 5
 
 
 class TickingOnABucket(World):
     """A world whose process has the parts that the code server keeps; each tick has a log of its own."""
-
-    windows = WINDOWING, LOOKBACK
 
     def __init__(self, folder: Path, lake: LakeSettings, proxy: FaultProxy) -> None:
         self.through_proxy = lake.model_copy(update={"endpoint": proxy.endpoint})
@@ -37,7 +34,7 @@ class TickingOnABucket(World):
         self.log, self.landing_log = self.behind_proxy.tracking_log(), self.behind_proxy.tracking_log()
         self.signals = [WatermarkObject(self.behind_proxy.objects(), WINDOWING)]
         self.heartbeats, self.quarantine = new_files(self.behind_proxy, self.clock)  # type: ignore[assignment]
-        self.index = self.behind_proxy.window_index(*self.windows)
+        self.index = self.behind_proxy.window_index(WINDOWING)
         self.diffs = self.behind_proxy.diffs()
 
     def publish(self) -> None:

@@ -141,7 +141,7 @@ def _is_computed(name: str, settings: Settings, clock: Clock, say: Callable[[str
     lake = Lake(settings.lake, settings.message.kinds, clock)
     try:
         report = read_report(lake)
-        waiting = read_waiting(lake, settings.windowing, settings.windows.lookback, report.state.watermark)
+        waiting = read_waiting(lake, settings.windowing, report.state.watermark)
         heartbeats = lake.heartbeats().in_place()
     except LakeError:
         return False

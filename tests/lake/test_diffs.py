@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.clock import ManualClock
 from tests.gcs.apart import fresh_lake
 from tests.lake.builders import Beat, files_of, lake_in, lake_of, put
-from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
+from tests.quality.staleness_history import WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, bounded
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeError, LakeUnreachable, TableConflict
@@ -160,7 +160,7 @@ FIRST = WINDOWING.number_of(START)
 
 
 def index_of(history: History) -> WindowIndex:
-    return history.lake.window_index(WINDOWING, LOOKBACK)
+    return history.lake.window_index(WINDOWING)
 
 
 def numbers(spans: Spans) -> list[int]:

@@ -14,7 +14,7 @@ from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.windows import Windowing
 
 LENGTH, LOOKBACK = seconds(60), seconds(90)
-WINDOWING = Windowing(length=LENGTH, first=START)
+WINDOWING = Windowing(LENGTH, START, LOOKBACK)
 WINDOWS = list(WINDOWING.between(START, at(600)))
 
 
@@ -93,7 +93,7 @@ class History:
 
     def restored(self) -> Staleness:
         """A new process's, which goes on from what the lake keeps."""
-        return Staleness(self.lake, WINDOWING, LOOKBACK)
+        return Staleness(self.lake, WINDOWING)
 
     def after_restart(self, staleness: Staleness) -> Staleness:
         """A new process's, which goes on from this one's checkpoint."""

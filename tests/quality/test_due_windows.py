@@ -1,6 +1,7 @@
 """Which windows of a table of one's own are due, beside a plain count of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.windows import Windowing
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
-BASE = Windowing(timedelta(minutes=5), START)
+BASE = Windowing(timedelta(minutes=5), START, lookback=timedelta(minutes=10))
 FIRST = BASE.number_of(START)
 NOTHING = MadeWindows({}, lambda _: {})
 
@@ -47,15 +48,16 @@ def test_a_window_is_due_just_if_its_input_was_computed_again_and_nothing_of_it_
     by_run: list[str],
     taken: set[int],
 ) -> None:
-    own, back = Windowing(ratio * BASE.length, START), timedelta(minutes=lookback)
+    back = timedelta(minutes=lookback)
+    own = Windowing(ratio * BASE.length, START, back)
     runs_before, runs = (
         {BASE.numbered(FIRST + number).key: run for number, run in found.items()} for found in (before, after)
     )
-    inputs = ComputedWindows.of(runs_before, BASE).inputs(own, back)
+    inputs = ComputedWindows.of(runs_before, BASE).inputs(own)
     made = made_by({own.numbered(number).key: digest for number, digest in inputs.items()}, by_run, taken)
     spans = [range(FIRST + number, FIRST + number + 1) for number in sorted(waiting)]
     computed_now = ComputedWindows.of(runs, BASE)
-    followed = Followed(computed_now, timedelta(minutes=10), range(FIRST, FIRST + closed), spans)
+    followed = Followed(computed_now, range(FIRST, FIRST + closed), spans)
 
     waits = {BASE.numbered(span.start).key: "" for span in spans}
     expected = []
@@ -66,7 +68,7 @@ def test_a_window_is_due_just_if_its_input_was_computed_again_and_nothing_of_it_
             is_computed = own.numbered(number).key in made
             if not is_computed or now != inputs_of_window(own, number, back, runs_before):
                 expected.append(number)
-    assert followed.due(own, back, made) == expected
+    assert followed.due(own, made) == expected
 
 
 def made_by(inputs: Mapping[str, str], by_run: Sequence[str], taken: set[int]) -> MadeWindows:
@@ -79,16 +81,20 @@ def made_by(inputs: Mapping[str, str], by_run: Sequence[str], taken: set[int]) -
     return MadeWindows({key: Made("v", digest_of(noted[run]), run) for key, run in holders.items()}, noted.__getitem__)
 
 
+def looking_back(minutes: int) -> Windowing:
+    return replace(BASE, lookback=timedelta(minutes=minutes))
+
+
 def test_where_heartbeats_expire_a_longer_lookback_has_its_first_window_later() -> None:
     runs = {BASE.numbered(FIRST + number).key: "run" for number in range(6)}
     for is_expiring, first in ((False, FIRST), (True, FIRST + 3)):
         computed = ComputedWindows.of(runs, BASE)
-        followed = Followed(computed, timedelta(minutes=10), range(FIRST, FIRST + 6), (), is_expiring)
-        assert followed.due(BASE, timedelta(minutes=22), NOTHING)[0] == first
-        assert followed.due(BASE, timedelta(minutes=10), NOTHING)[0] == FIRST
+        followed = Followed(computed, range(FIRST, FIRST + 6), (), is_expiring)
+        assert followed.due(looking_back(22), NOTHING)[0] == first
+        assert followed.due(BASE, NOTHING)[0] == FIRST
 
 
 def test_every_window_is_due_after_a_change_of_the_lookback_however_many_windows_it_reaches() -> None:
     computed = ComputedWindows.of({BASE.numbered(FIRST + number).key: "a" for number in range(9)}, BASE)
-    digests = [computed.digests([BASE.numbered(FIRST + 5)], BASE, timedelta(minutes=each)) for each in (0, 1, 4, 5)]
+    digests = [computed.digests([BASE.numbered(FIRST + 5)], looking_back(each)) for each in (0, 1, 4, 5)]
     assert len({digest for each in digests for digest in each.values()}) == len(digests)

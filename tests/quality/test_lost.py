@@ -262,7 +262,7 @@ def test_what_retention_deletes_is_not_lost(tmp_path: Path) -> None:
     world.track()
     lake = world.lake()
     drop_partitions(lake.table("heartbeats"), at(-2 * 3600).strftime(HOUR_FORMAT))
-    kept = lake.kept_windows(WINDOWING, timedelta(0))
+    kept = lake.kept_windows(WINDOWING)
     assert (audited(world).at_least, kept.heartbeats_from()) == (1, None)
     kept.raise_to(WINDOWING.containing(at(0)), at(-3600).replace(minute=0, second=0))
     found = audit(lake, None, kept.heartbeats_from())

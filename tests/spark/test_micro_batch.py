@@ -105,7 +105,7 @@ def test_a_run_writes_nothing_where_retention_took_its_checked_input(house: Hous
     house.land(("a", 0), ("a", 30), ("b", 310))
     house.compute(WINDOWS)
     rows, manifests = house.rows(), sorted((house.folder / "diff_runs").iterdir())
-    kept = house.lake.kept_windows(WINDOWING, timedelta())
+    kept = house.lake.kept_windows(WINDOWING)
     kept.refuse_expired(WINDOWS)
 
     def retention() -> None:

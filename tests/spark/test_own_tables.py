@@ -39,7 +39,7 @@ from tidemark.pipeline.windows import Window, Windowing
 EXAMPLES = Path(__file__).parents[2] / "examples/tables"
 KINDS = {"region": FieldKind.TEXT, "temperature": FieldKind.NUMBER}
 PLAN = DiffPlan(KINDS, timedelta(minutes=10), timedelta(seconds=30), timedelta(minutes=5))
-BASE = Windowing(PLAN.window_length, T0 - timedelta(days=1))
+BASE = Windowing(PLAN.window_length, T0 - timedelta(days=1), PLAN.lookback)
 OF_WINDOWS = WindowSettings(length=PLAN.window_length, first=BASE.first)
 
 SESSIONS = """
@@ -112,8 +112,8 @@ class House:
         """The keys of the windows that are due."""
         own, made = table.windowing(OF_WINDOWS), self.lake.own_table(table.name).made()
         closed = range(BASE.number_of(BASE.first), BASE.number_of(watermark))
-        followed = Followed(self.computed(), PLAN.lookback, closed, waiting)
-        return [own.numbered(number).key for number in followed.due(own, table.lookback, made)]
+        followed = Followed(self.computed(), closed, waiting)
+        return [own.numbered(number).key for number in followed.due(own, made)]
 
     def compute(self, table: TableDefinition, *keys: str, watermark: datetime | None = None) -> ReplacedWindows:
         """Compute windows of the table, by their keys."""
@@ -124,7 +124,7 @@ class House:
             definition=table,
             tables=(self.lake.own_table(table.name),),
             heartbeats=self.lake.heartbeats(),
-            digests=self.computed().digests(windows, own, table.lookback),
+            digests=self.computed().digests(windows, own),
             watermark=watermark or at(9000),
             run="own",
             clock=ManualClock(at(9000)),
@@ -236,7 +236,7 @@ def test_of_copies_a_table_gets_the_one_that_heartbeat_diffs_keeps(
     for first in range(batches):
         append_beats(lake.heartbeats(), landed(beats[first::batches]))
     table, windows = lake.own_table("single"), list(BASE.between(at(0), at(3600)))
-    digests = ComputedWindows.of({}, BASE).digests(windows, BASE, single.lookback)
+    digests = ComputedWindows.of({}, BASE).digests(windows, replace(BASE, lookback=single.lookback))
     batch = spark, lake.heartbeats(), at(9000), "own", ManualClock(at(9000)), lambda _: None
     definition = replace(single, is_sql=in_one_task)
     compute_windows(OwnBatch(*batch, (table,), definition, digests), windows)

@@ -247,8 +247,8 @@ class Play:
     def compute_due(self) -> None:
         """What the sensor asks for: windows that are due, the newest first."""
         lake, watermark = self.lake(), self.lake().tracking_log().newest().watermark
-        index = lake.window_index(self.windowing, LOOKBACK).update()
-        due = list(index.due(lake.kept_windows(self.windowing, LOOKBACK).closed(watermark)))
+        index = lake.window_index(self.windowing).update()
+        due = list(index.due(lake.kept_windows(self.windowing).closed(watermark)))
         for part in due:
             for number in range(part.start, part.stop, 3):
                 self._compute(lake, [self.windowing.numbered(one) for one in part[number - part.start :][:3]])
@@ -256,7 +256,7 @@ class Play:
     def backfill(self) -> None:
         """Windows that somebody chose, with gaps: often among the oldest that are kept, some of them expired."""
         lake, watermark = self.lake(), self.lake().tracking_log().newest().watermark
-        kept = lake.kept_windows(self.windowing, LOOKBACK).since() or BEGIN
+        kept = lake.kept_windows(self.windowing).since() or BEGIN
         closed = list(self.windowing.between(max(BEGIN, kept - HOUR), watermark or BEGIN))
         if closed:
             wanted = closed[:4] if self.random.random() < OLDEST else closed
@@ -278,7 +278,7 @@ class Play:
             self._retained += 1
 
     def _compute(self, lake: Lake, windows: Sequence[Window]) -> None:
-        kept, diffs, status = lake.kept_windows(self.windowing, LOOKBACK), lake.diffs(), lake.stream_status()
+        kept, diffs, status = lake.kept_windows(self.windowing), lake.diffs(), lake.stream_status()
         watermark = lake.tracking_log().newest().watermark
         kept.refuse_expired(windows)
         micro_batch.refuse_open(windows, watermark)
@@ -310,7 +310,7 @@ class Play:
                 expected = _diffs(rows, self.windowing.named(key))
                 if sorted(found[key]) != expected:
                     raise Wrong(f"{key} of {runs[key]} has {sorted(found[key])} and not {expected}")
-        kept = lake.kept_windows(self.windowing, LOOKBACK).since() or BEGIN
+        kept = lake.kept_windows(self.windowing).since() or BEGIN
         gone = {key for key, _ in self._right} - runs.keys()
         if wrongly := [key for key in sorted(gone) if self.windowing.named(key).start >= kept]:
             raise Wrong(f"{wrongly} were computed, are kept, and are gone; windows are kept from {kept}")
@@ -321,7 +321,7 @@ class Play:
         lake = self.lake()
         watermark = lake.tracking_log().newest().watermark
         landed = [row["event_time"] for name in self._versions() for row in self.landed[name]]
-        closed = lake.kept_windows(self.windowing, LOOKBACK).closed(watermark)
+        closed = lake.kept_windows(self.windowing).closed(watermark)
         holding = {
             self.windowing.numbered(number).key
             for moment in landed

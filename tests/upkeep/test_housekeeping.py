@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -153,7 +154,7 @@ def keep_in(bucket: LakeSettings) -> None:
     assert drop_partitions(table, "2026-11-22T00Z")["rows"] == 2 * MANY
     chores = list(Housekeeper(Settings(lake=bucket), ManualClock(at(LONG_AGO))).chores())
     assert [chore.failed for chore in chores if chore.failed] == []
-    kept = lake.kept_windows(WINDOWING, LOOKBACK)
+    kept = lake.kept_windows(WINDOWING)
     kept.raise_to(WINDOWS[1])
     kept.raise_to(WINDOWS[3])
     assert kept.since() == WINDOWS[3].start
@@ -208,12 +209,12 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     chores = house.tidy(windows="1d")
     assert [chore.failed for chore in chores if chore.failed] == []
     assert not of(chores, "retention", "windows")[0].is_idle
-    kept = house.lake.kept_windows(WINDOWING, LOOKBACK)
+    kept = house.lake.kept_windows(WINDOWING)
     assert kept.since() == at(180)
     assert set(house.lake.diffs().computed()) == {window.key for window in WINDOWS[3:]}
     assert set(house.files(HEARTBEAT_DIFFS)) < before
     watermark = house.lake.tracking_log().newest().watermark
-    assert read_waiting(house.lake, WINDOWING, LOOKBACK, watermark)[0].start == first_to_come
+    assert read_waiting(house.lake, WINDOWING, watermark)[0].start == first_to_come
     with pytest.raises(WindowExpired, match="has deleted heartbeats"):
         kept.refuse_expired(WINDOWS[2:4])
     kept.refuse_expired(WINDOWS[3:])
@@ -226,7 +227,7 @@ def test_retention_raises_its_boundary_before_it_drops_a_row(tmp_path: Path, mon
     monkeypatch.setattr(housekeeping, "drop_partitions", raising(Killed()))
     with pytest.raises(Killed):
         house.tidy(windows="1d")
-    assert house.lake.kept_windows(WINDOWING, LOOKBACK).since() == at(180)
+    assert house.lake.kept_windows(WINDOWING).since() == at(180)
     assert len(house.lake.diffs().computed()) == 10
 
 
@@ -251,7 +252,7 @@ def around_a_day(house: House, day: Window, tidy: Callable[[], list[Chore]]) -> 
     for after, is_there in ((10 * MINUTE, True), (DAY - MINUTE, True), (DAY + 10 * MINUTE, False)):
         house.decide((day.end + after - START).total_seconds())
         assert not [chore for chore in tidy() if chore.failed]
-        assert (house.lake.kept_windows(WINDOWING, LOOKBACK).since() <= day.start) is is_there
+        assert (house.lake.kept_windows(WINDOWING).since() <= day.start) is is_there
         yield is_there
 
 
@@ -269,6 +270,10 @@ def test_a_day_can_be_computed_while_heartbeats_are_kept(tmp_path: Path, tables:
         assert bool(house.rows()) is is_there
 
 
+def kept_since(house: House, lookback: timedelta) -> Any:
+    return house.lake.kept_windows(replace(WINDOWING, lookback=lookback)).since()
+
+
 def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_computed_again(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.compute_silence(300, 6000)
@@ -281,16 +286,16 @@ def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_c
     Path(sorted(house.files(HEARTBEAT_DIFFS))[0]).unlink()
     (damaged,) = Surveyor(house.settings(), house.clock).look(START, START + HOUR).blocked
     assert (damaged.fault, "Restore a copy" in damaged.blocked_by[0]) == (Fault.DAMAGED, True)
-    kept = house.lake.kept_windows(WINDOWING, LOOKBACK).since()
+    kept = house.lake.kept_windows(WINDOWING).since()
     assert kept - LOOKBACK >= START + 40 * timedelta(minutes=1) > kept - LOOKBACK - LENGTH
-    assert house.lake.kept_windows(WINDOWING, LOOKBACK + HOUR).since() == kept + HOUR, "a longer lookback needs more"
+    assert kept_since(house, LOOKBACK + HOUR) == kept + HOUR, "a longer lookback needs more"
     checked = house.history.staleness()
     house.history.land([Beat("too late", 30)])
     assert checked.check().total == 1
     house.history.land([Beat("new", 7000)])
     assert checked.check().total == 0, "it is missed once, and no run can compute its window again"
     assert not [chore for chore in house.tidy(windows="1d") if chore.failed]
-    assert house.lake.kept_windows(WINDOWING, LOOKBACK + DAY).since() == kept + DAY, "the hour is still known"
+    assert kept_since(house, LOOKBACK + DAY) == kept + DAY, "the hour is still known"
     assert not house.history.staleness().check().stale
 
 
@@ -302,7 +307,7 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
     assert waits.is_idle
     assert "must be computed first" in waits.says
     assert house.rows() == rows
-    assert house.lake.kept_windows(WINDOWING, LOOKBACK).since() is None
+    assert house.lake.kept_windows(WINDOWING).since() is None
     shutil.rmtree(house.folder / "tracking")
     (waits,) = of(house.tidy(windows="1d"), "retention", "windows")
     assert waits.says == "there is no watermark yet"
@@ -317,11 +322,11 @@ def test_what_the_next_window_looks_back_to_is_kept_however_old_it_is(tmp_path: 
     settings = settings.model_copy(update={"windows": settings.windows.model_copy(update={"lookback": lookback})})
     assert not [chore for chore in Housekeeper(settings, house.clock).chores() if chore.failed]
     assert house.rows() == rows
-    assert house.lake.kept_windows(WINDOWING, lookback).since() <= START + reached, "or no window is ever computed"
+    assert kept_since(house, lookback) <= START + reached, "or no window is ever computed"
     house.decide(later.total_seconds())
     assert not [chore for chore in Housekeeper(settings, house.clock, has_tables=True).chores() if chore.failed]
     assert house.rows() == [], "whole days and one lookback are kept, not two"
-    assert house.lake.kept_windows(WINDOWING, lookback).since() <= START + later
+    assert kept_since(house, lookback) <= START + later
 
 
 def test_quarantine_is_dropped_by_the_day_whatever_its_folder_is_called(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_custom_table_loses_only_damaged_windows_that_a_run_can_compute_again(
         put(own, name, keys)
         for file in own.table.files():
             (house.folder / "tables" / name / file.path).write_bytes(b"PAR1")
-    house.lake.kept_windows(WINDOWING, LOOKBACK).raise_to(WINDOWS[2])
+    house.lake.kept_windows(WINDOWING).raise_to(WINDOWS[2])
     for lookbacks, again in (({"mine": LOOKBACK}, [WINDOWS[3].key]), ({"mine": LOOKBACK + 2 * LENGTH}, []), ({}, [])):
         survey = Surveyor(house.settings(), house.clock, lookbacks).look(START, WINDOWS[4].end)
         assert [one.window for one in survey.own] == again

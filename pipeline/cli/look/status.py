@@ -220,7 +220,7 @@ def read_custom_tables(at: Here, now: datetime, failures: Sequence[Mapping[str, 
             except InvalidSettings as error:
                 facts["wrong"] = str(error)
             else:
-                due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
+                due = followed.due(definition.windowing(settings.windows), made)
                 by_others = len(made) - versions[definition.version]
                 facts |= {"version": definition.version, "by_other_versions": by_others, "due": len(due)}
         failed = failing.get(name, {})
@@ -229,6 +229,6 @@ def read_custom_tables(at: Here, now: datetime, failures: Sequence[Mapping[str, 
 
 
 def _followed(at: Here, now: datetime) -> Followed:
-    windowing, lookback, lake = at.settings.windowing, at.settings.windows.lookback, at.lake
-    kept, watermark = lake.kept_windows(windowing, lookback), lake.tracking_log().newest().watermark
-    return Followed.read(lake, windowing, lookback, kept.closed(None if watermark is None else min(watermark, now)))
+    windowing, lake = at.settings.windowing, at.lake
+    kept, watermark = lake.kept_windows(windowing), lake.tracking_log().newest().watermark
+    return Followed.read(lake, windowing, kept.closed(None if watermark is None else min(watermark, now)))

@@ -48,11 +48,11 @@ class WindowIndex:
     windows.
     """
 
-    def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:
+    def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing) -> None:
         self.held, self.reached, self.computed = Spans(), Spans(), Spans()
         self._heartbeats, self._diffs = Follower(heartbeats), Follower(diffs)
         self._landed, self._table = heartbeats, diffs
-        self._windowing, self._lookback = windowing, lookback
+        self._windowing = windowing
         self._in_hour = max(1, HOUR // windowing.length)
 
     def update(self) -> "WindowIndex":
@@ -96,7 +96,7 @@ class WindowIndex:
         first, last = oldest_us // length_us, newest_us // length_us
         hour_end = (last // self._in_hour + 1) * self._in_hour
         self.held.add_all(first, last + 1)
-        self.reached.add_all(first, (newest_us + duration_us(self._lookback)) // length_us + 1)
+        self.reached.add_all(first, (newest_us + duration_us(self._windowing.lookback)) // length_us + 1)
         self.reached.add_all(hour_end - 1, hour_end)
 
     def _begin_computed(self, diffs: DeltaTable | None) -> None:
@@ -123,10 +123,9 @@ class KeptWindows:
     """The retention boundary of a lake: the first window whose input is still complete, because retention has deleted
     none of it. Earlier windows must not be recomputed. If several windows are stored, the latest one counts."""
 
-    def __init__(self, objects: ObjectStore, windowing: Windowing, lookback: timedelta) -> None:
+    def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
         self._notes = Notes(objects, KEPT_FROM)
         self._windowing = windowing
-        self._lookback = lookback
 
     def since(self) -> datetime | None:
         """Return the start of the first window whose heartbeats are all kept; None if retention has deleted no
@@ -134,7 +133,8 @@ class KeptWindows:
         if not (stored := self._stored()):
             return None
         first, *hours = stored
-        noted = max([first, *(hour + self._lookback for hour in hours)])  # length and lookback may have changed
+        # The length and the lookback may have changed since.
+        noted = max([first, *(hour + self._windowing.lookback for hour in hours)])
         window = self._windowing.containing(noted)
         return window.start if window.start == noted else window.end
 
