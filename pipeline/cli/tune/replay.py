@@ -29,7 +29,7 @@ from tidemark.pipeline.cli.output import columns, console, facts_table, printed,
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.figures import counted
-from tidemark.pipeline.phrases import words
+from tidemark.pipeline.phrases import percent, words
 from tidemark.pipeline.replay.replay import (
     RULES_WITHOUT_ANCHOR,
     Difference,
@@ -287,7 +287,7 @@ def sentences_of(replayed: Replayed) -> dict[str, str]:
     return {
         "ticks": f"{facts['ticks']:,} from {text_of(facts['first_tick'])} to {text_of(facts['last_tick'])}",
         "watermark": text_of(facts["watermark"]),
-        "late": f"{replayed.late:,} of {replayed.landed:,} that landed ({replayed.late_share:.4%})",
+        "late": f"{replayed.late:,} of {replayed.landed:,} that landed ({percent(replayed.late_share)})",
         "lag": "—" if median is None else f"median {_lasting(median)}, 99 % within {_lasting(most)}",
         "reasons": ", ".join(f"{count:,} {reason}" for reason, count in replayed.reasons.items()),
         "longest hold": f"{_lasting(hold.lasted)} from {text_of(hold.begin)}, {hold.reason}" if hold else "none",
