@@ -100,6 +100,8 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     assert newest.pop("standing_still").startswith("no decision for ")
     assert facts("--at", iso(at(100_000))) == newest
     assert "no decision for " not in shown
+    future = run("--at", "2100-01-01T00:00:00Z")
+    assert (future.exit_code, "2100-01-01T00:00:00Z is in the future; it is " in said(future)) == (2, True)
     assert "no decision for " in said(run())
 
 

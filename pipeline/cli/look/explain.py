@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of, no_decision
-from tidemark.pipeline.cli.options import AsJson, apart_from, option, time_option
+from tidemark.pipeline.cli.options import AsJson, apart_from, option, past, time_option
 from tidemark.pipeline.cli.output import columns, console, grid, printed, safe, warn, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.errors import LakeError
@@ -28,7 +28,9 @@ MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]"
 
 
 def explain(
-    at: Annotated[datetime | None, time_option("The decision in force at this time, instead of the newest.")] = None,
+    at: Annotated[
+        datetime | None, time_option("The decision in force at this time, instead of the newest.", parser=past)
+    ] = None,
     picture: Annotated[Path | None, option("Only draw the histogram and the lag in this SVG file.")] = None,
     as_json: AsJson = False,
 ) -> None:

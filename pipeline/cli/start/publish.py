@@ -1,7 +1,7 @@
 """`tidemark publish`: publish synthetic heartbeats."""
 
 import signal
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from tidemark.local.demo.fitting import check_fit, shape_for
 from tidemark.local.demo.shapes.shape import ShapeName
 from tidemark.local.demo.synthetic import publish as publish_synthetic
 from tidemark.local.demo.synthetic_beats import MOST_STREAMS, SyntheticSource
-from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option, since_when
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option
 from tidemark.pipeline.cli.output import facts_table, printed, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.pubsub.connection import publisher_client
@@ -28,7 +28,7 @@ SHARE: dict[str, Any] = {"min": 0, "max": 1}
 def publish(
     streams: Annotated[int, option("The number of streams.", min=1, max=MOST_STREAMS)] = 10_000,
     period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
-    since: Annotated[Any, since_option("Begin in the past, at full speed", show_default="0s")] = Span(0),
+    since: Annotated[datetime | None, since_option("Begin in the past, at full speed", show_default="0s")] = None,
     lasting: Annotated[timedelta, duration_option("How long to publish live heartbeats.", "--for")] = Span(minutes=5),
     jitter: Annotated[timedelta, duration_option("Delay each message at random, by at most this.")] = Span(seconds=3),
     lag: Annotated[timedelta, duration_option("Additional delay of every message.")] = Span(0),
@@ -47,7 +47,7 @@ def publish(
     of_source = {name: arguments[name] for name in OF_THE_SOURCE}
     source = SyntheticSource(shape=shape_for(settings.message, shape), **of_source)
     now = clock.now()
-    begin = since_when(since, now) or now
+    begin = since or now
     warn(terminal, *check_fit(source, shape, settings, now))
     stopped = Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())

@@ -22,11 +22,10 @@ from tidemark.pipeline.cli.options import (
     positive,
     share,
     since_option,
-    since_when,
     time_option,
 )
 from tidemark.pipeline.cli.output import columns, console, facts_table, printed, progress_bar, safe, text_of, warn
-from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.figures import counted
 from tidemark.pipeline.phrases import percent, words
@@ -78,7 +77,9 @@ def replay(
     from_lake: Annotated[
         bool, option("Derive the decisions of the configured lake again, and compare.", "--from-lake")
     ] = False,
-    since: Annotated[Any, since_option("With --from-lake: begin at the last compacted log entry before")] = None,
+    since: Annotated[
+        datetime | None, since_option("With --from-lake: begin at the last compacted log entry before")
+    ] = None,
     rule: Annotated[Literal["band", "frontier"] | None, _setting("rule")] = None,
     band: Annotated[timedelta | None, _setting("band")] = None,
     tick: Annotated[
@@ -116,7 +117,7 @@ def replay(
         if trace is not None:
             raise typer.BadParameter("a trace cannot be combined with --from-lake")
         apart_from("--from-lake", tick=tick, complete_from=complete_from)
-        _of_lake(since_when(since, SystemClock().now()), given, rules, out, as_json=as_json)
+        _of_lake(since, given, rules, out, as_json=as_json)
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or use --from-lake")
