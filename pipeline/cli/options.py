@@ -1,7 +1,9 @@
 """The options that several commands have, and functions that parse the values of options."""
 
+import os
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -136,6 +138,23 @@ def apart_from(main: str, **given: object) -> None:
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it cannot be combined with {main}", param_hint=f"--{name.replace('_', '-')}")
+
+
+def refuse_output(name: str, file: Path | None, trace: Path | None) -> None:
+    """Refuse the file of the option `name`, before the work begins, if it cannot be written or is the trace."""
+    if file is None:
+        return
+    why, folder = "", file.parent
+    if file.is_dir():
+        why = "is a folder; name a file"
+    elif not folder.is_dir():
+        why = f"would be in {folder}, which is not a folder; name a file in an existing folder"
+    elif not os.access(file if file.exists() else folder, os.W_OK):
+        why = "cannot be written; name a file that you may write"
+    elif trace is not None and file.exists() and trace.exists() and file.samefile(trace):
+        why = "is the trace itself; name another file"
+    if why:
+        raise typer.BadParameter(f"{name} {file} {why}")
 
 
 def window_named(settings: Settings, text: str) -> Window:

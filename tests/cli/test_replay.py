@@ -148,6 +148,8 @@ def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path)
         (["TRACE", "--complete-from", "2026-11-21T05:20:00"], "no time zone"),
         (["TRACE", "--since", "2026-11-21T05:20:00Z"], "only works with --from-lake"),
         (["TRACE", "--out", "TRACE"], "is the trace itself"),
+        (["TRACE", "--out", "nowhere/decisions.parquet"], "would be in nowhere, which is not a folder"),
+        (["--from-lake", "--out", "."], "is a folder"),
         (["TRACE", "--from-lake"], "a trace cannot be combined with --from-lake"),
         (["--from-lake", "--tick", "5s"], "--tick: it cannot be combined with --from-lake"),
         (["--from-lake", "--complete-from", "2026-11-21T05:20:00Z"], "--complete-from: it cannot be combined with"),
@@ -162,7 +164,7 @@ def test_contradictory_options_are_refused_with_a_sentence(tmp_path: Path, optio
 
 def test_a_file_that_cannot_be_written_is_reported_on_purpose(tmp_path: Path) -> None:
     trace = write_trace(steady(1, per_second=1, minutes=1), tmp_path / "trace.parquet")
-    refused = tidemark("replay", trace, "--out", tmp_path / "nowhere" / "decisions.parquet").exception
+    refused = tidemark("replay", trace, "--out", "/dev/full").exception
     assert isinstance(refused, TidemarkError)
     assert "--out" in str(refused)
 

@@ -20,6 +20,7 @@ from tidemark.pipeline.cli.options import (
     duration_option,
     option,
     positive,
+    refuse_output,
     share,
     since_option,
     time_option,
@@ -113,6 +114,7 @@ def replay(
     given = {name: arguments[name] for name in HELP if arguments[name] is not None}
     given |= {} if slack is None else {"reading_slack": slack, "base_slack": slack}
     rules = RULES_WITHOUT_ANCHOR if no_anchor else RULES
+    refuse_output("--out", out, trace)
     if from_lake:
         if trace is not None:
             raise typer.BadParameter("a trace cannot be combined with --from-lake")
@@ -123,8 +125,6 @@ def replay(
         raise typer.BadParameter("name a trace, or use --from-lake")
     if since is not None:
         raise typer.BadParameter("--since only works with --from-lake; a trace is replayed whole")
-    if out is not None and out.exists() and trace.exists() and out.samefile(trace):
-        raise typer.BadParameter(f"--out {out} is the trace itself; name another file")
     _of_trace(ParquetTrace(trace), replace(DEFAULT, **given), rules, tick or TICK, complete_from, out, as_json=as_json)
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of
-from tidemark.pipeline.cli.options import AsJson, duration, option, share, since_option
+from tidemark.pipeline.cli.options import AsJson, duration, option, refuse_output, share, since_option
 from tidemark.pipeline.cli.output import columns, printed, safe, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration
 from tidemark.pipeline.phrases import at_most, percent, words
@@ -74,7 +74,7 @@ def tune(
         raise typer.BadParameter("--since only works with the lake; a trace is read whole")
     if by is not None and html is not None:
         raise typer.BadParameter("--html cannot be combined with --by: the page shows all messages together")
-    _refuse_page_at(html, trace)
+    refuse_output("--html", html, trace)
     clock = SystemClock()
     now = clock.now()
     settings = load_settings(needs_file=trace is None)
@@ -97,17 +97,6 @@ def tune(
         _print_streams(terminal, found.worst, side)
     if html is not None:
         terminal.print(f"\nThe report with its pictures: {safe(html)}")
-
-
-def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
-    """Raise BadParameter if the page cannot be written to this file, or would overwrite the trace."""
-    if html is None:
-        return
-    if html.is_dir() or not html.parent.is_dir():
-        why = "is a folder" if html.is_dir() else f"would be in {html.parent}, which is not a folder"
-        raise typer.BadParameter(f"--html {html} {why}; name a file in an existing folder")
-    if trace is not None and html.exists() and trace.exists() and html.samefile(trace):
-        raise typer.BadParameter(f"--html {html} is the trace itself; name another file")
 
 
 def _print_bands(terminal: Console, report: TuningReport) -> None:
