@@ -78,9 +78,9 @@ def _compared(value: object) -> object:
     return ComparedField(FieldKind(kind), path)
 
 
-def _zone(name: str | None) -> str | None:
+def _zone(name: str) -> str:
     try:
-        return name if name is None else ZoneInfo(name).key
+        return ZoneInfo(name).key
     except (LookupError, OSError, ValueError) as error:
         raise ValueError("write a time zone's IANA name, such as Europe/Berlin") from error
 
@@ -155,7 +155,7 @@ class MessageSettings(Section):
     nothing is ever late, and a message that was published twice counts as two heartbeats."""
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
     """Format of the event time. `auto`: whole milliseconds, or RFC 3339."""
-    timezone: Annotated[str | None, AfterValidator(_zone), EmptyIsNone] = None
+    timezone: Annotated[Annotated[str, AfterValidator(_zone)] | None, EmptyIsNone] = None
     """IANA name of the time zone for times that are written without one, such as `Europe/Berlin`. Empty: such times are
     rejected."""
     stream_id: StreamParts = "attribute:stream_id"
