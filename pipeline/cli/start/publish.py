@@ -7,14 +7,14 @@ from threading import Event
 from typing import Annotated, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn, TimeElapsedColumn
 
 from tidemark.local.demo.fitting import check_fit, shape_for
 from tidemark.local.demo.shapes.shape import ShapeName
 from tidemark.local.demo.synthetic import publish as publish_synthetic
 from tidemark.local.demo.synthetic_beats import MOST_STREAMS, SyntheticSource
 from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option
-from tidemark.pipeline.cli.output import facts_table, printed, text_of, warn
+from tidemark.pipeline.cli.output import facts_table, printed, progress_bar, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.settings import load_settings
@@ -51,8 +51,7 @@ def publish(
     warn(terminal, *check_fit(source, shape, settings, now))
     stopped = Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
-    bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
-    with Progress(*bar, console=terminal) as progress:
+    with progress_bar(TextColumn("{task.fields[sent]}"), TimeElapsedColumn()) as progress:
         task = progress.add_task("publishing", total=(now + lasting - begin).total_seconds(), sent="")
         published = publish_synthetic(
             source,
