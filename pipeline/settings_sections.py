@@ -18,6 +18,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from tidemark.pipeline.clock import EPOCH, format_duration, parse_duration
 from tidemark.pipeline.machine import is_loopback
@@ -216,6 +217,21 @@ IN_WORDS = {
     OWNER: 'write "team:" and a name, or an email address',
 }
 """Maps regular expressions to their rules in words, for error messages."""
+
+WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
+"""Matches the bound of a duration in pydantic's error messages."""
+
+
+def rule_of(problem: ErrorDetails) -> str:
+    """Return the rule that a value breaks, in words."""
+    if problem["type"] == "string_pattern_mismatch" and problem["ctx"]["pattern"] in IN_WORDS:
+        return IN_WORDS[problem["ctx"]["pattern"]]
+    return WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
+
+
+def _as_duration(bound: re.Match[str]) -> str:
+    return format_duration(timedelta(days=int(bound["days"] or 0), seconds=int(bound["seconds"] or 0)))
+
 
 TableName = Annotated[str, Field(pattern=TABLE_NAME)]
 ResourceId = Annotated[str, Field(pattern=RESOURCE_ID)]
