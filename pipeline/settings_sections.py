@@ -601,9 +601,13 @@ class DagsterSettings(Section):
 
     @property
     def ui(self) -> str:
-        """The address of the UI, which also serves Dagster's GraphQL API: `url` if set, else the UI of `tidemark up` on
-        this machine."""
-        return self.url or f"http://127.0.0.1:{self.web_port}"
+        """The address of the UI, which also serves Dagster's GraphQL API: `url` if set, else `own_ui`."""
+        return self.url or self.own_ui
+
+    @property
+    def own_ui(self) -> str:
+        """The address of the UI of `tidemark up`, on this machine."""
+        return f"http://127.0.0.1:{self.web_port}"
 
     @property
     def state_folder(self) -> Path:
