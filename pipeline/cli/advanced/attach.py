@@ -88,7 +88,8 @@ class Attached:
 
     def tick(self) -> bool:
         """Pull from tracking, decide and publish the watermark, and print what is new. Return False if the tick failed.
-        Pub/Sub then redelivers what was not stored. Raises NewerFormat if a newer version wrote the lake."""
+        Pub/Sub then redelivers the messages that were not stored. Raises NewerFormat if a newer version wrote the
+        lake."""
         began = self._clock.monotonic()
         self._recorder.begin(TRACKING)
         try:

@@ -40,12 +40,12 @@ def diffs(
     window: InWindow = None,
     stream: Annotated[str | None, option("Only this stream, by its id; without --window, in all windows.")] = None,
     table: Annotated[str | None, option("Print this custom table instead of heartbeat_diffs.")] = None,
-    corrections: Annotated[bool, option("Print only what changed in recomputed windows.", "--corrections")] = False,
+    corrections: Annotated[bool, option("Print only the changes in recomputed windows.", "--corrections")] = False,
     since: Annotated[datetime | None, since_option("With --corrections: only windows replaced since")] = None,
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Print computed rows, or what changed in them.
+    """Print computed rows, or the changes in recomputed windows.
 
     Without --window and --stream, prints the newest window.
 

@@ -28,10 +28,10 @@ def quarantine(
     since: Annotated[datetime | None, since_option("Only messages rejected since")] = None,
     limit: Annotated[int, option("Maximum number of messages to show.", min=1, max=MOST_MESSAGES)] = 20,
     requeue: Annotated[bool, option("Judge waiting messages again, and land those that pass.", "--requeue")] = False,
-    dry_run: Annotated[bool, option("With --requeue: only judge, and say what would land.", "--dry-run")] = False,
+    dry_run: Annotated[bool, option("With --requeue: only judge, and report what would land.", "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was rejected and why, or land what passes now.
+    """Show rejected messages and why they were rejected, or land those that pass now.
 
     With --requeue, messages that pass the current [message] settings land; the others stay in quarantine. A message
     below the watermark lands late; windows.recompute_missed says whether its window is recomputed. You can run, stop

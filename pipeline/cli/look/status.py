@@ -205,7 +205,7 @@ def _to_do(
 
 
 def read_custom_tables(at: Here, now: datetime, failures: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the facts of each custom table. `failures` are the facts about failing ones. Raises LakeError if the lake
+    """Yield the facts of each custom table. `failures` are the facts about failing tables. Raises LakeError if the lake
     cannot be read.
 
     `version`, `due` and `by_other_versions` are None if the settings do not name the table, or if the file that defines

@@ -45,7 +45,7 @@ def up(
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
     def say(text: str) -> None:
-        # Neither a full disk nor a closed pipe, for which Rich raises SystemExit, may end the pipeline or its stop.
+        # A full disk, or a closed pipe (Rich then raises SystemExit), must not end the pipeline or interrupt its stop.
         with suppress(OSError, SystemExit):
             terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
 

@@ -139,8 +139,8 @@ def _print_cohorts(terminal: Console, found: Cohorts) -> None:
         terminal.print(table)
     if lacks:
         terminal.print(
-            f"{WITHOUT_WATERMARK}: no decision between the cohort's first and last message gave one; use a longer "
-            "trace or --since"
+            f"{WITHOUT_WATERMARK}: no decision between the cohort's first and last message gave a watermark; use a "
+            "longer trace or --since"
         )
 
 
