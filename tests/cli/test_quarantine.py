@@ -98,7 +98,7 @@ def test_requeue_lands_what_passes_and_status_tells_it_from_what_waits(place: Pl
     status = json.loads(place.tidemark("status", "--json").out)
     assert status["quarantined"] == {"NO_STREAM_ID": 1}, "its payload is not read by the contract of today"
     assert (status["requeued"], status["landed_rows"]) == ({"NO_STREAM_ID": 3}, 3)
-    assert "which band is enough (without what was requeued)" in place.tidemark("status").out
+    assert "which band is enough (without requeued messages)" in place.tidemark("status").out
     shown = place.tidemark("quarantine").out.splitlines()
     assert shown[1].split() == ["NO_STREAM_ID", "1", "3"]
     assert "UNREADABLE_PAYLOAD" not in "".join(shown)

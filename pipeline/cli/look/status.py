@@ -189,7 +189,7 @@ def _to_do(
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
     changed, page = found.details.get("settings_changed"), "docs/concepts/late-and-missed.md"
-    without_requeued = " (without what was requeued)" if facts.get("requeued") else ""
+    without_requeued = " (without requeued messages)" if facts.get("requeued") else ""
     advice = (
         (facts.get("lost_at_least"), f"{TAKEN} ({page})"),
         (facts.get("untracked"), f"find out who else reads tracking, or seeks tracking ({page})"),
