@@ -16,7 +16,7 @@ from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, WATERMARK, key_of
 from tidemark.pipeline.clock import Clock, format_duration, iso, rough
 from tidemark.pipeline.errors import PermissionMissing, PubSubError
 from tidemark.pipeline.figures import counted
-from tidemark.pipeline.phrases import printable
+from tidemark.pipeline.phrases import percent, printable
 from tidemark.pipeline.pubsub.readings import Subscriptions
 from tidemark.pipeline.pubsub.requirements import Drift
 from tidemark.pipeline.quality.failing import read_ticks
@@ -146,7 +146,7 @@ def late(look: CheckInput) -> dg.AssetCheckResult:
     return verdict(
         passed=found.share <= look.lake.settings.checks.max_late_share,
         description=(
-            f"late heartbeats: {found.total} of {counted(found.rows, 'row')} ({found.share:.3%}) with event times "
+            f"late heartbeats: {found.total} of {counted(found.rows, 'row')} ({percent(found.share)}) with event times "
             f"since {iso(found.since)}; late copies: {found.copies}; `tidemark tune` says which band would have been "
             "enough. Late heartbeats that a requeue landed are included; no band prevents them"
         ),
@@ -202,9 +202,9 @@ def passed_over(look: CheckInput) -> dg.AssetCheckResult:
     return verdict(
         passed=found.share <= lake.settings.checks.max_late_share,
         description=(
-            f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
-            f"than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their streams. "
-            "Fix their clocks, or raise max_lag to make the watermark wait for them"
+            f"{found.total} of the {found.rows} rows ({percent(found.share)}) that were published in the last hour lag "
+            f"more than {format_duration(max_lag)} (max_lag) and do not delay the watermark; by_stream names their "
+            "streams. Fix their clocks, or raise max_lag to make the watermark wait for them"
         ),
         unknown=unknown_sentence("passed over", found.damaged),
         passed_over=found.total,
@@ -233,7 +233,7 @@ def quarantine_share(look: CheckInput) -> dg.AssetCheckResult:
         passed=found.share <= look.lake.settings.checks.max_quarantine_share,
         description=(
             f"about {found.quarantined} of the {found.landed + found.quarantined} messages of the last hour "
-            f"({found.share:.3%}) were quarantined{mostly}{waiting}"
+            f"({percent(found.share)}) were quarantined{mostly}{waiting}"
         ),
         quarantined=found.quarantined,
         landed=found.landed,

@@ -15,11 +15,14 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share with at most three significant digits, such as `0.52 %`. Zero is `none`, and a small share is
-    never rounded to `0 %`."""
+    """Format a share with at most three significant digits, such as `0.52 %`. Zero is `none`. No other share is rounded
+    to `0 %`, and only 1 is `100 %`: 0.9996 is `99.96 %`."""
     if not share:
         return "none"
-    return f"{Decimal(f'{share * 100:.3g}'):f} %"
+    rounded = Decimal(f"{share * 100:.3g}")
+    if rounded == 100 and share < 1:
+        rounded -= Decimal(f"{(1 - share) * 100:.1g}")
+    return f"{rounded:f} %"
 
 
 def at_most(target: float) -> str:

@@ -20,12 +20,11 @@ from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from tidemark.pipeline import settings_sections as sections
-from tidemark.pipeline.clock import format_duration
 from tidemark.pipeline.contract.heartbeat import PATIENCE, MessageContract
 from tidemark.pipeline.contract.judging import RULES
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_sections import IN_WORDS, is_address
+from tidemark.pipeline.settings_sections import is_address, rule_of
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 
@@ -61,9 +60,6 @@ NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` w
 
 SECRET = re.compile(r"(?<=://)\S*(?=@)|(?<=token=)[^;'\"]+")
 """Matches the login and the token in an address. No error message repeats them."""
-
-WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
-"""Matches the bound of a duration in pydantic's error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +285,7 @@ def _explain(error: ValidationError, file: Path, prefix: str) -> str:
     lines = []
     for problem in error.errors():
         place = [str(part) for part in problem["loc"]]
-        rule = WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
-        if problem["type"] == "string_pattern_mismatch":
-            rule = IN_WORDS.get(problem["ctx"]["pattern"], rule)
+        rule = rule_of(problem)
         if problem["type"] in ("model_type", "dict_type"):
             rule = f"write a table, such as [{'.'.join(place)}]"
         if problem["type"] == "extra_forbidden":
@@ -301,10 +295,6 @@ def _explain(error: ValidationError, file: Path, prefix: str) -> str:
         where = f"{'.'.join(place)}{value} (from {_source(place, file, prefix)})" if place else file
         lines.append(f"{where}: {rule}")
     return "; ".join(lines)
-
-
-def _as_duration(bound: re.Match[str]) -> str:
-    return format_duration(timedelta(days=int(bound["days"] or 0), seconds=int(bound["seconds"] or 0)))
 
 
 def _source(place: list[str], file: Path, prefix: str) -> str:

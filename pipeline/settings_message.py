@@ -13,7 +13,6 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from tidemark.pipeline.contract.heartbeat import (
     FIELD_NAME,
-    OF_ATTRIBUTE,
     RESERVED_FIELD_NAMES,
     ComparedField,
     EventTimeUnit,
@@ -47,9 +46,13 @@ def _listed(places: str | list[str]) -> list[str]:
     return [places] if isinstance(places, str) else places
 
 
-def _taken_from(part: str, data: Mapping[str, Any]) -> list[str]:
-    names = ("event_time", "stream_id", "publisher_id")
-    return [name for name in names if any(place.startswith(part) for place in _listed(data.get(name, "")))]
+def _taken_from(kind: PlaceKind, data: Mapping[str, Any]) -> list[str]:
+    """Return the names of the settings that take a value from a place of this kind."""
+    paths = {name: _listed(data.get(name, "")) for name in ("event_time", "stream_id", "publisher_id")}
+    for name, compared in data.get("fields", {}).items():
+        place = field_place(compared.path or name, PlaceKind.PAYLOAD)
+        paths[f"fields.{name}"] = [f"{place.kind}:{place.name}"]
+    return [name for name, places in paths.items() if any(place.startswith(f"{kind}:") for place in places)]
 
 
 def _stream_parts(places: str | list[str]) -> str | list[str]:
@@ -78,9 +81,9 @@ def _compared(value: object) -> object:
     return ComparedField(FieldKind(kind), path)
 
 
-def _zone(name: str | None) -> str | None:
+def _zone(name: str) -> str:
     try:
-        return name if name is None else ZoneInfo(name).key
+        return ZoneInfo(name).key
     except (LookupError, OSError, ValueError) as error:
         raise ValueError("write a time zone's IANA name, such as Europe/Berlin") from error
 
@@ -103,17 +106,14 @@ def _usable_as_columns(value: dict[str, ComparedField]) -> dict[str, ComparedFie
     return value
 
 
-def _nothing_taken_from_bytes(value: Encoding, info: ValidationInfo) -> Encoding:
-    taken = _taken_from("payload:", info.data)
-    fields: dict[str, ComparedField] = info.data.get("fields", {})
-    if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
-        taken.append("fields")
+def _encoding_for_paths(value: Encoding, info: ValidationInfo) -> Encoding:
+    taken = _taken_from(PlaceKind.PAYLOAD, info.data)
     if not PayloadFormat(value).is_read and taken:
         raise ValueError(f"{taken[0]} takes values from the payload, so `payload` must be json, avro or protobuf")
     return value
 
 
-def _for_what_has_one(value: str | list[str], info: ValidationInfo) -> str | list[str]:
+def _schema_for_encoding(value: str | list[str], info: ValidationInfo) -> str | list[str]:
     if isinstance(value, list) and not all(map(NAME.fullmatch, value)):
         raise ValueError("write a list of Pub/Sub schemas, each as projects/PROJECT/schemas/NAME")
     if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
@@ -121,12 +121,10 @@ def _for_what_has_one(value: str | list[str], info: ValidationInfo) -> str | lis
     return value
 
 
-def _if_elements_are_meant(value: str | None, info: ValidationInfo) -> str | None:
+def _array_for_paths(value: str | None, info: ValidationInfo) -> str | None:
     if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
         raise ValueError("`each` names an array in the payload, so `payload` must be json, avro or protobuf")
-    taken = _taken_from("each:", info.data)
-    fields: dict[str, ComparedField] = info.data.get("fields", {})
-    taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
+    taken = _taken_from(PlaceKind.EACH, info.data)
     if taken and value is None:
         raise ValueError(
             f"{taken[0]} is in the elements of an array; set message.each to the array's path, such as "
@@ -136,9 +134,9 @@ def _if_elements_are_meant(value: str | None, info: ValidationInfo) -> str | Non
 
 
 ArrayPlace = Annotated[str, _place(PlaceKind.PAYLOAD)]
-OptionalArray = Annotated[ArrayPlace | None, EmptyIsNone, AfterValidator(_if_elements_are_meant)]
+OptionalArray = Annotated[ArrayPlace | None, EmptyIsNone, AfterValidator(_array_for_paths)]
 StreamParts = Annotated[str | list[str], AfterValidator(_stream_parts), BeforeValidator(_read_list)]
-SchemaPlace = Annotated[str | list[str], AfterValidator(_for_what_has_one), BeforeValidator(_read_list)]
+SchemaPlace = Annotated[str | list[str], AfterValidator(_schema_for_encoding), BeforeValidator(_read_list)]
 ComparedFields = Annotated[
     dict[str, Annotated[ComparedField, BeforeValidator(_compared)]], AfterValidator(_usable_as_columns)
 ]
@@ -155,7 +153,7 @@ class MessageSettings(Section):
     nothing is ever late, and a message that was published twice counts as two heartbeats."""
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
     """Format of the event time. `auto`: whole milliseconds, or RFC 3339."""
-    timezone: Annotated[str | None, AfterValidator(_zone), EmptyIsNone] = None
+    timezone: Annotated[Annotated[str, AfterValidator(_zone)] | None, EmptyIsNone] = None
     """IANA name of the time zone for times that are written without one, such as `Europe/Berlin`. Empty: such times are
     rejected."""
     stream_id: StreamParts = "attribute:stream_id"
@@ -174,7 +172,7 @@ class MessageSettings(Section):
     message is rejected for its age. Leave it empty to publish historical messages."""
     fields: Annotated[ComparedFields, Effect.NEXT] = Field(default_factory=dict)
     """Fields to compare, keyed by name: the section `[message.fields]`."""
-    payload: Annotated[Encoding, AfterValidator(_nothing_taken_from_bytes)] = Encoding.JSON
+    payload: Annotated[Encoding, AfterValidator(_encoding_for_paths)] = Encoding.JSON
     """Encoding of the payload (docs/how-to/encodings.md). With `none` and `bytes`, the payload is never decoded and may
     be empty."""
     schema_: SchemaPlace = Field("", alias="schema")  # pydantic has a method of that name

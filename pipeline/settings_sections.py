@@ -18,6 +18,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from tidemark.pipeline.clock import EPOCH, format_duration, parse_duration
 from tidemark.pipeline.machine import is_loopback
@@ -29,11 +30,9 @@ FILTER_BYTES = 256
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def _http_address(text: str | None) -> str | None:
+def _http_address(text: str) -> str:
     """Validate a URL to which paths are appended. A login in the URL is refused, because the settings file would then
     hold a secret."""
-    if text is None:
-        return None
     named = urlparse(text)
     if named.scheme not in ("http", "https") or not named.hostname or named.query or named.fragment:
         raise ValueError("write an address such as https://dagster.example.com or http://127.0.0.1:3000/prefix")
@@ -42,9 +41,9 @@ def _http_address(text: str | None) -> str | None:
     return text.rstrip("/")
 
 
-def _host_and_port(text: str | None) -> str | None:
-    host, _, port = (text or "").rpartition(":")
-    if text is not None and not (host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16):
+def _host_and_port(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not (host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ValueError("write the address as host:port, such as 127.0.0.1:8085, or leave it empty")
     return text
 
@@ -83,7 +82,7 @@ def _short_filter(value: str) -> str:
     return value.strip()
 
 
-OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
+OptionalAddress = Annotated[Annotated[str, AfterValidator(_host_and_port)] | None, EmptyIsNone]
 OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]
 
 
@@ -155,17 +154,6 @@ def _divides_a_day(value: timedelta) -> timedelta:
     return value
 
 
-HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
-"""Matches a host name or address as a browser writes it; IPv6 addresses are in brackets."""
-
-
-def _names_alone(value: list[str]) -> list[str]:
-    for name in value:
-        if not HOST_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a host name; write it without a scheme or a port, such as ui.lan")
-    return value
-
-
 def _folder_named(uri: str) -> Path | None:
     """Return the folder of `file:path` or `file:///path`. Return None for any other URI, and if the path is empty or
     begins with `~`. A `#` or `?` is part of the name."""
@@ -215,16 +203,35 @@ def _never_automatic_or_within(value: str) -> str:
 
 
 TABLE_NAME, RESOURCE_ID = r"^[a-z][a-z0-9_]{0,59}$", r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$"
+HOST_NAME = r"^([A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])$"
+"""Matches a host name or address as a browser writes it; IPv6 addresses are in brackets."""
+
 ARCHIVE = r"^[^#,]*\.(tar\.gz|tgz)$"
 OWNER = r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$"  # Dagster's rule
 IN_WORDS = {
     TABLE_NAME: "write at most 60 lower-case letters, digits and underscores, beginning with a letter",
     RESOURCE_ID: "write 3 to 255 letters, digits and the characters -_.~+%, beginning with a letter",
+    HOST_NAME: "this is not a host name; write it without a scheme or a port, such as ui.lan",
     ARCHIVE: "name the archive that `tidemark provision --executors` made, such as executors.tar.gz; the characters "
     "'#' and ',' are not allowed",
     OWNER: 'write "team:" and a name, or an email address',
 }
 """Maps regular expressions to their rules in words, for error messages."""
+
+WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
+"""Matches the bound of a duration in pydantic's error messages."""
+
+
+def rule_of(problem: ErrorDetails) -> str:
+    """Return the rule that a value breaks, in words."""
+    if problem["type"] == "string_pattern_mismatch" and problem["ctx"]["pattern"] in IN_WORDS:
+        return IN_WORDS[problem["ctx"]["pattern"]]
+    return WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
+
+
+def _as_duration(bound: re.Match[str]) -> str:
+    return format_duration(timedelta(days=int(bound["days"] or 0), seconds=int(bound["seconds"] or 0)))
+
 
 TableName = Annotated[str, Field(pattern=TABLE_NAME)]
 ResourceId = Annotated[str, Field(pattern=RESOURCE_ID)]
@@ -532,8 +539,8 @@ class LakeSettings(Section):
         return _folder_named(self.uri)
 
 
-def _connectable(value: str | None) -> str | None:
-    address = re.fullmatch(r"sc://(?:\[[^]/]+]|[^][:/\s]+)(?::(\d+))?(?:/.*)?", value or "sc://localhost")
+def _connectable(value: str) -> str:
+    address = re.fullmatch(r"sc://(?:\[[^]/]+]|[^][:/\s]+)(?::(\d+))?(?:/.*)?", value)
     if address is None or int(address[1] or 0) >= 1 << 16:
         raise ValueError("write the address as sc://host:port, such as sc://localhost:15002, or leave it empty")
     return value
@@ -542,7 +549,7 @@ def _connectable(value: str | None) -> str | None:
 class SparkSettings(Section):
     """The connection to Spark, which computes windows, and its configuration."""
 
-    remote: Annotated[OptionalText, AfterValidator(_connectable)] = "sc://localhost:15002"
+    remote: Annotated[Annotated[str, AfterValidator(_connectable)] | None, EmptyIsNone] = "sc://localhost:15002"
     """Address of the Spark Connect server. `tidemark up` starts one if it is on `localhost` and nothing listens
     there."""
     executor_environment: Annotated[Annotated[str, Field(pattern=ARCHIVE)] | None, EmptyIsNone] = None
@@ -566,17 +573,17 @@ class SparkSettings(Section):
 class DagsterSettings(Section):
     """Settings for Dagster's processes, and for the pipeline's names in Dagster."""
 
-    name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone, Effect.ANEW] = None
+    name: Annotated[TableName | None, EmptyIsNone, Effect.ANEW] = None
     """Prefix of the names of assets, jobs, sensors, schedules and resources (docs/how-to/embedding.md). Empty: no
     prefix; in your Dagster project, `tidemark`."""
-    url: Annotated[str | None, AfterValidator(_http_address), EmptyIsNone] = None
+    url: Annotated[Annotated[str, AfterValidator(_http_address)] | None, EmptyIsNone] = None
     """Address, without a login, of the Dagster UI at which `tidemark repair` requests runs. Empty: the UI of
     `tidemark up`."""
     location: str = Field("tidemark", min_length=1)
     """Code location with tidemark's jobs, in the Dagster at `url`."""
     web_port: Port = 3000
     """Port of the UI, on loopback."""
-    allowed_hosts: Annotated[list[str], AfterValidator(_names_alone)] = Field(default_factory=list)
+    allowed_hosts: list[Annotated[str, Field(pattern=HOST_NAME)]] = Field(default_factory=list)
     """Further host names, without ports, under which people reach the UI, such as a proxy's (SECURITY.md)."""
     code_port: Port = 4266
     """Port of the code server, on loopback."""
@@ -594,9 +601,13 @@ class DagsterSettings(Section):
 
     @property
     def ui(self) -> str:
-        """The address of the UI, which also serves Dagster's GraphQL API: `url` if set, else the UI of `tidemark up` on
-        this machine."""
-        return self.url or f"http://127.0.0.1:{self.web_port}"
+        """The address of the UI, which also serves Dagster's GraphQL API: `url` if set, else `own_ui`."""
+        return self.url or self.own_ui
+
+    @property
+    def own_ui(self) -> str:
+        """The address of the UI of `tidemark up`, on this machine."""
+        return f"http://127.0.0.1:{self.web_port}"
 
     @property
     def state_folder(self) -> Path:

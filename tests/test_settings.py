@@ -250,7 +250,7 @@ WRONG = [
     ("[message]\nstream_id = ['publish_time']", "the publish time cannot be an id"),
     ("[message]\npayload = 'none'\nevent_time = 'payload:at'", "event_time takes values from the payload"),
     ("[message]\npayload = 'bytes'\nstream_id = ['payload:at']", "stream_id takes values from the payload"),
-    ("[message]\npayload = 'bytes'\nfields = { t = 'text' }", "fields takes values from the payload"),
+    ("[message]\npayload = 'bytes'\nfields = { t = 'text' }", "fields.t takes values from the payload"),
     ("[message]\nevent_time = 'each:ts'", "event_time is in the elements of an array; set message.each to the array's"),
     ("[message]\nstream_id = 'each:id'\neach = ''", "message.each = '' (from "),
     ("[message]\nfields = { t = { path = 'each:t', kind = 'text' } }", "fields.t is in the elements of an array"),

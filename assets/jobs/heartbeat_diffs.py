@@ -38,6 +38,7 @@ from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.lake.tables.table import by_partition
 from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, WindowedTable
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, REPORTED, compute_job, name_of
+from tidemark.pipeline.phrases import percent
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
@@ -287,8 +288,8 @@ def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.A
     said = "no window has been computed"
     if windows:
         said = (
-            f"at most {worst.stopped_share:.2%} of the streams stopped in one window ({worst.stopped} in "
-            f"{worst.window}); windows above the limit of {most:.2%}: {len(beyond)} of {len(windows)}"
+            f"the largest share of streams that stopped in one window: {percent(worst.stopped_share)} ({worst.stopped} "
+            f"in {worst.window}); windows above max_stopped_share ({percent(most)}): {len(beyond)} of {len(windows)}"
         )
     result = verdict(
         passed=not beyond,

@@ -123,7 +123,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
         environment |= token
         supervisor.start(spark_server(settings, supervisor.state_folder, token), wait=False)
     refuse_taken_ports(settings)
-    supervisor.say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
+    supervisor.say(f"starting Dagster; its UI will be at {settings.dagster.own_ui}")
     # One process creates the storage's tables first: several that start at once would conflict.
     run_dagster(["instance", "info"], environment, home, otherwise="Dagster cannot create its storage")
     code_server, *others = dagster_services(settings, environment, home)
@@ -159,7 +159,7 @@ def have_connector(supervisor: Supervisor, settings: Settings) -> None:
 
 def dagster_services(settings: Settings, environment: dict[str, str], home: Path) -> list[ServiceSpec]:
     """Return the specs of Dagster's code server, its daemon (which ticks the sensors), and its UI."""
-    code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
+    code_port = settings.dagster.code_port
 
     def service(name: str, module: str, arguments: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
         command = [sys.executable, "-m", module, *arguments]
@@ -170,7 +170,7 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
     return [
         service("Dagster code server", CODE_SERVER, code, lambda: listens("127.0.0.1", code_port)),
         service("Dagster daemon", DAEMON, daemon, lambda: listens("127.0.0.1", code_port)),
-        service("Dagster webserver", WEBSERVER, [], lambda: _answers(f"http://127.0.0.1:{web_port}/server_info")),
+        service("Dagster webserver", WEBSERVER, [], lambda: _answers(f"{settings.dagster.own_ui}/server_info")),
     ]
 
 

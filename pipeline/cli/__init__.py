@@ -5,7 +5,7 @@ import signal
 
 
 def main() -> None:
-    """Import and run the command. Ctrl-C while it is imported ends the process with exit code 130, without a word."""
+    """Import and run the command. Ctrl-C during the import ends the process silently, with exit code 130."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # a KeyboardInterrupt is lost in some imports
     from tidemark.pipeline.cli.app import main
 

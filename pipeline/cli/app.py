@@ -67,7 +67,7 @@ for _name, _place in PLACES.items():
 
 def loaded(name: str) -> Command:
     """Import the module of a command, and return the command."""
-    gc.disable()  # modules are not garbage, and looking for it takes a fifth of the command's start
+    gc.disable()  # imports create no garbage, and collections would take a fifth of the command's start
     try:
         without_pandas()
         function = pkgutil.resolve_name(f"tidemark.pipeline.cli.{PLACES[name]}")

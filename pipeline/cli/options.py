@@ -1,12 +1,14 @@
 """The options that several commands have, and functions that parse the values of options."""
 
+import os
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.clock import EPOCH, TooLong, format_duration, parse_duration
+from tidemark.pipeline.clock import EPOCH, SystemClock, TooLong, format_duration, iso, parse_duration
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
@@ -68,20 +70,24 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
     return read.astimezone(UTC)
 
 
-def ago(text: str | timedelta) -> timedelta | datetime:
-    """Parse a duration such as `2h`, or a time with its time zone."""
+def past(text: str, otherwise: str = "not a time") -> datetime:
+    """Like `moment`, but refuses a time in the future."""
+    if (read := moment(text, otherwise)) > (now := SystemClock().now()):
+        raise typer.BadParameter(f"{text} is in the future; it is {iso(now)} now")
+    return read
+
+
+def ago(text: str) -> datetime:
+    """Parse a past time, or a duration such as `2h`, which is subtracted from the current time. The result is never
+    before the epoch."""
     try:
-        return parse_duration(text) if isinstance(text, str) else text
+        before = parse_duration(text)
     except TooLong as error:
         raise typer.BadParameter(str(error)) from error
     except ValueError:
-        return moment(str(text), "neither a duration such as 2h nor a time")
-
-
-def since_when(since: timedelta | datetime | None, now: datetime) -> datetime | None:
-    """Convert a value of `--since` to a time. A duration is subtracted from `now`, but the result is never before the
-    epoch. None stays None."""
-    return now - min(since, now - EPOCH) if isinstance(since, timedelta) else since
+        return past(text, "neither a duration such as 2h nor a time")
+    now = SystemClock().now()
+    return now - min(before, now - EPOCH)
 
 
 def share(text: str | float) -> float:
@@ -101,14 +107,13 @@ def duration_option(help_text: str, *names: str, parser: Any = duration, **more:
     return option(help_text, *names, parser=parser, metavar="<duration>", **more)
 
 
-def time_option(help_text: str, *names: str, **more: Any) -> Any:
+def time_option(help_text: str, *names: str, parser: Any = moment, **more: Any) -> Any:
     """Define an option that takes a time with its time zone."""
-    return option(help_text, *names, parser=moment, metavar="<time>", **more)
+    return option(help_text, *names, parser=parser, metavar="<time>", **more)
 
 
 def since_option(help_text: str, **more: Any) -> Any:
-    """Define an option that takes a duration before now, or a time with its time zone. `since_when` converts the value
-    to a time."""
+    """Define an option that takes a past time with its time zone, or a duration before now. Its value is the time."""
     return option(f"{help_text}: 2h, or a time with its zone.", parser=ago, metavar="<duration|time>", **more)
 
 
@@ -133,6 +138,23 @@ def apart_from(main: str, **given: object) -> None:
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"it cannot be combined with {main}", param_hint=f"--{name.replace('_', '-')}")
+
+
+def refuse_output(name: str, file: Path | None, trace: Path | None) -> None:
+    """Refuse the file of the option `name`, before the work begins, if it cannot be written or is the trace."""
+    if file is None:
+        return
+    why, folder = "", file.parent
+    if file.is_dir():
+        why = "is a folder; name a file"
+    elif not folder.is_dir():
+        why = f"would be in {folder}, which is not a folder; name a file in an existing folder"
+    elif not os.access(file if file.exists() else folder, os.W_OK):
+        why = "cannot be written; name a file that you may write"
+    elif trace is not None and file.exists() and trace.exists() and file.samefile(trace):
+        why = "is the trace itself; name another file"
+    if why:
+        raise typer.BadParameter(f"{name} {file} {why}")
 
 
 def window_named(settings: Settings, text: str) -> Window:

@@ -152,7 +152,7 @@ def columns(
 ) -> Table:
     """Build a table with a bold header and no borders: first the left-aligned columns, then the right-aligned columns.
     Long values in left-aligned columns are cut or, with `folds`, wrapped. Right-aligned columns wrap. Without `folds`,
-    a long value may leave them no width. The rows may contain external text."""
+    a long left-aligned value may leave them no width. The rows may contain external text."""
     table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
     for name in left:
         table.add_column(safe(name), no_wrap=not folds, overflow="fold" if folds else "ellipsis")

@@ -120,8 +120,6 @@ def _moment(written: Any, form: re.Pattern[str], timezone: tzinfo | None) -> int
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
 """Matches a number in JSON, with at most as many digits as a 64-bit float may need."""
-OF_ATTRIBUTE = f"{PlaceKind.ATTRIBUTE}:"
-"""Path prefix of a compared field that is in an attribute."""
 RESERVED_FIELD_NAMES = frozenset(
     (
         *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),

@@ -109,7 +109,7 @@ class DagsterApi:
                 "Start or restart its code server (`tidemark up` starts it), and try again"
             )
         for repository in location["repositories"]:
-            for one in sorted(repository["pipelines"], key=lambda one: len(one["name"])):  # other jobs may end alike
+            for one in sorted(repository["pipelines"], key=lambda one: len(one["name"])):  # other names may end alike
                 is_it = one["name"] == job or one["name"].endswith(f"_{job}")
                 if is_it and mark in one["tags"]:
                     return repository["name"], one["name"]
@@ -138,7 +138,7 @@ class DagsterApi:
 
     def _post(self, query: Mapping[str, Any]) -> tuple[int, bytes]:
         """Send a GraphQL query. Returns the response's status, and its body up to about MOST_BYTES."""
-        proxies = dict.fromkeys(("http", "https", "all"), "") if self._is_here else None  # not the environment's
+        proxies = dict.fromkeys(("http", "https", "all"), "") if self._is_here else None  # no proxy
         try:
             with requests.post(
                 f"{self._ui}/graphql",

@@ -100,6 +100,8 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     assert newest.pop("standing_still").startswith("no decision for ")
     assert facts("--at", iso(at(100_000))) == newest
     assert "no decision for " not in shown
+    future = run("--at", "2100-01-01T00:00:00Z")
+    assert (future.exit_code, "2100-01-01T00:00:00Z is in the future; it is " in said(future)) == (2, True)
     assert "no decision for " in said(run())
 
 
@@ -133,9 +135,9 @@ def test_the_streams_that_max_lag_passes_over_are_named_from_what_has_landed(log
     log.tick(110, Policy(max_lag=timedelta(minutes=1)))
     assert facts()["passed_over_by_stream"] == {"slow": 2}
     of = "2 of the 3 messages that were published in the hour before the decision and have landed"
-    assert f"What lags more than max_lag {of}" in said(run())
+    assert f"Messages that lag more than max_lag {of}" in said(run())
     assert "slow 2" in said(run())
-    assert "lags more than max_lag" not in said(run("--at", iso(at(100))))
+    assert "lag more than max_lag" not in said(run("--at", iso(at(100))))
     max((tmp_path / "lake/heartbeats/_delta_log").glob("*.json")).write_text("{no json")
     damaged = run()
     assert isinstance(damaged.exception, LakeError)
@@ -159,7 +161,7 @@ def test_messages_that_were_rejected_for_their_payload_are_named_with_their_stre
     found = facts()
     assert found["rejected_payloads_by_stream"] == {"broken": 2, "other": 1}
     assert found["rejected_payloads_that_pin"] == {"broken": 1}
-    assert "Examined messages in quarantine because of their payload: 3; one of them is the pin" in said(run())
+    assert "although their payloads were rejected: 3; one of them is the pin" in said(run())
     assert "broken 2 1 other 1 0" in said(run())
     assert "rejected" not in said(run("--at", iso(at(40))))
 

@@ -92,16 +92,31 @@ def test_a_loss_that_redeliveries_may_explain_is_said_to_be_uncertain_and_asks_f
     found = read_status(history.lake, SETTINGS, at(601))
     for least, said in ((1, "lost       1 message since "), (0, ": none for certain, because")):
         found.groups["lost"]["lost_at_least"] = least
-        show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
+        show_screen(found, SETTINGS, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
         assert said in told.getvalue()
         for advice in ("find out who else", "whether an emulator restarted empty"):
             assert (advice in told.getvalue()) == (least == 1)
     found.groups["lost"] |= {"untracked": 6, "lost_at_most": 0}
     found.groups["late"] |= {"passed_over": 2, "max_lag": seconds(60)}
-    show_screen(found, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
+    show_screen(found, SETTINGS, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
     assert "lost       tracking never received 6" in told.getvalue()
     assert "who else reads tracking" in told.getvalue()
     assert "2 published in the last hour lag more than max_lag (1m)" in told.getvalue()
+
+
+WHICH = [("automatic", False), ("within 1h", False), ("within 1m", True), ("never", True)]
+
+
+@pytest.mark.parametrize(("recomputed", "is_told"), WHICH)
+def test_repair_is_advised_for_stale_windows_that_are_not_recomputed_automatically(
+    history: History, recomputed: str, *, is_told: bool
+) -> None:
+    windows = WindowSettings(length=WINDOWING.length, lookback=LOOKBACK, recompute_missed=recomputed)
+    settings = Settings(windows=windows)
+    found = read_status(history.lake, settings, at(601))
+    show_screen(found, settings, Console(file=(told := io.StringIO()), width=200), is_up=lambda: True)
+    assert "1 missed by 1 computed window" in told.getvalue()
+    assert ("`tidemark repair` recomputes the stale windows" in told.getvalue()) == is_told
 
 
 def test_a_decision_that_was_made_while_status_read_counts_from_its_own_time(history: History) -> None:

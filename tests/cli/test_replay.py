@@ -148,6 +148,8 @@ def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path)
         (["TRACE", "--complete-from", "2026-11-21T05:20:00"], "no time zone"),
         (["TRACE", "--since", "2026-11-21T05:20:00Z"], "only works with --from-lake"),
         (["TRACE", "--out", "TRACE"], "is the trace itself"),
+        (["TRACE", "--out", "nowhere/decisions.parquet"], "would be in nowhere, which is not a folder"),
+        (["--from-lake", "--out", "."], "is a folder"),
         (["TRACE", "--from-lake"], "a trace cannot be combined with --from-lake"),
         (["--from-lake", "--tick", "5s"], "--tick: it cannot be combined with --from-lake"),
         (["--from-lake", "--complete-from", "2026-11-21T05:20:00Z"], "--complete-from: it cannot be combined with"),
@@ -162,7 +164,7 @@ def test_contradictory_options_are_refused_with_a_sentence(tmp_path: Path, optio
 
 def test_a_file_that_cannot_be_written_is_reported_on_purpose(tmp_path: Path) -> None:
     trace = write_trace(steady(1, per_second=1, minutes=1), tmp_path / "trace.parquet")
-    refused = tidemark("replay", trace, "--out", tmp_path / "nowhere" / "decisions.parquet").exception
+    refused = tidemark("replay", trace, "--out", "/dev/full").exception
     assert isinstance(refused, TidemarkError)
     assert "--out" in str(refused)
 
@@ -257,7 +259,7 @@ def test_with_another_policy_replay_decides_otherwise_and_verifies_nothing(lake:
 def test_a_lake_without_decisions_or_with_none_since_then_is_reported(lake: Recorded, tmp_path: Path) -> None:
     log = lake[0].tracking_log()
     log.append(Compacted(log.catch_up()))
-    none_since = tidemark("replay", "--from-lake", "--since", "2027-01-01T00:00:00Z").exception
+    none_since = tidemark("replay", "--from-lake", "--since", "0s").exception
     assert isinstance(none_since, LakeError)
     assert "Give an earlier --since" in str(none_since)
     (tmp_path / "other.toml").write_text('[lake]\nuri = "file:other"\n')

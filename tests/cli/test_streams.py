@@ -68,7 +68,7 @@ def test_the_last_windows_are_shown_at_a_glance(computed: Lake) -> None:
     said = run().stdout
     assert said.splitlines()[0] == f"3 streams; 1 silent since {iso(WINDOWS[2].start)} or earlier"
     (line,) = [line for line in said.splitlines() if KEYS[1] in line]
-    assert line.split() == [KEYS[1], "1", "1", "1", "50.00%", "0", "0", "0", "0"]
+    assert line.split() == [KEYS[1], "1", "1", "1", "50", "%", "0", "0", "0", "0"]
     assert "tidemark repair --recompute" not in said
 
 

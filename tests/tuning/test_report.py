@@ -86,8 +86,9 @@ def test_the_max_lag_is_the_least_round_duration_that_hardly_any_message_exceeds
     assert lag_bound_sentence(for_years, lag_bound(for_years, BAND, 0.0)).startswith("No max_lag up to 7d is large")
 
 
-def test_a_share_has_three_digits_and_is_never_rounded_to_zero() -> None:
+def test_a_share_has_three_digits_and_is_never_rounded_to_none_or_all() -> None:
     assert [percent(share) for share in (0, 4e-9, 0.00523, 1)] == ["none", "0.0000004 %", "0.523 %", "100 %"]
+    assert [percent(share) for share in (0.9994, 0.9996, 1 - 4e-9)] == ["99.9 %", "99.96 %", "99.9999996 %"]
 
 
 MADE = datetime(2026, 11, 21, 4, 15, tzinfo=UTC)

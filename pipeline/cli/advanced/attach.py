@@ -85,11 +85,11 @@ class Attached:
         self._looks_at = clock.monotonic()
         self._notes, self._in_lake = TickNotes(settings, clock), self._lake.failed_ticks()
         self._said: dict[str, object] = {}
-        self._warned: Sequence[str] = ()
 
     def tick(self) -> bool:
         """Pull from tracking, decide and publish the watermark, and print what is new. Return False if the tick failed.
-        Pub/Sub then redelivers what was not stored. Raises NewerFormat if a newer version wrote the lake."""
+        Pub/Sub then redelivers the messages that were not stored. Raises NewerFormat if a newer version wrote the
+        lake."""
         began = self._clock.monotonic()
         self._recorder.begin(TRACKING)
         try:
@@ -122,11 +122,8 @@ class Attached:
         self.warn(found.dangers)
 
     def warn(self, sentences: Sequence[str]) -> None:
-        """Print the warnings, except those that were also passed to the previous call."""
-        for sentence in sentences:
-            if sentence not in self._warned:
-                _say(f"warning: {sentence}", self._clock.now())
-        self._warned = sentences
+        """Print the warnings, unless they are the same as at the previous call."""
+        self._say_once("warnings", "; ".join(f"warning: {sentence}" for sentence in sentences))
 
     def close(self) -> None:
         """Send the newest metrics, return unstored messages to Pub/Sub, and close the connection."""

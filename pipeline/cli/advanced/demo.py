@@ -15,7 +15,7 @@ from tidemark.pipeline.cli.options import duration_option, option, positive
 from tidemark.pipeline.cli.output import console
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.settings_sections import LakeSettings, rule_of
 
 
 def demo(
@@ -57,7 +57,7 @@ def demo(
         try:
             where = LakeSettings(uri=lake, endpoint=lake_endpoint)
         except ValidationError as error:
-            raise typer.BadParameter(f"--lake {lake}: {error.errors()[0]['ctx']['error']}") from error
+            raise typer.BadParameter(f"--lake {lake}: {rule_of(error.errors()[0])}") from error
     scale = replace(script.FULL if full else script.QUICK, **given)
     summary = script.run_demo(folder.resolve(), source, console(), SystemClock(), scale=scale, lake=where)
     if not summary.is_right:

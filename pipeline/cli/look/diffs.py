@@ -19,7 +19,6 @@ from tidemark.pipeline.cli.options import (
     only_with,
     option,
     since_option,
-    since_when,
     window_named,
 )
 from tidemark.pipeline.cli.output import console, grid, print_json, print_rows, safe
@@ -41,12 +40,12 @@ def diffs(
     window: InWindow = None,
     stream: Annotated[str | None, option("Only this stream, by its id; without --window, in all windows.")] = None,
     table: Annotated[str | None, option("Print this custom table instead of heartbeat_diffs.")] = None,
-    corrections: Annotated[bool, option("Print only what changed in recomputed windows.", "--corrections")] = False,
-    since: Annotated[Any, since_option("With --corrections: only windows replaced since")] = None,
+    corrections: Annotated[bool, option("Print only the changes in recomputed windows.", "--corrections")] = False,
+    since: Annotated[datetime | None, since_option("With --corrections: only windows replaced since")] = None,
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Print computed rows, or what changed in them.
+    """Print computed rows, or the changes in recomputed windows.
 
     Without --window and --stream, prints the newest window.
 
@@ -56,7 +55,7 @@ def diffs(
     at = here("diffs")
     if corrections:
         apart_from("--corrections", stream=stream)
-        _corrections(at, table, window, since_when(since, at.clock.now()), limit, as_json=as_json)
+        _corrections(at, table, window, since, limit, as_json=as_json)
         return
     only_with("--corrections", since=since)
     if table not in (None, HEARTBEAT_DIFFS):

@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of, no_decision
-from tidemark.pipeline.cli.options import AsJson, apart_from, option, time_option
+from tidemark.pipeline.cli.options import AsJson, apart_from, option, past, time_option
 from tidemark.pipeline.cli.output import columns, console, grid, printed, safe, warn, write_text
 from tidemark.pipeline.clock import SystemClock, format_duration, iso, rough
 from tidemark.pipeline.errors import LakeError
@@ -28,7 +28,9 @@ MARKS = {RuleOutcome.PASSED: "[green]✓[/]", RuleOutcome.HELD: "[yellow]✗[/]"
 
 
 def explain(
-    at: Annotated[datetime | None, time_option("The decision in force at this time, instead of the newest.")] = None,
+    at: Annotated[
+        datetime | None, time_option("The decision in force at this time, instead of the newest.", parser=past)
+    ] = None,
     picture: Annotated[Path | None, option("Only draw the histogram and the lag in this SVG file.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -95,31 +97,31 @@ def show_explanation(explanation: Explanation, number: int, problem: str | None,
 
 
 def show_rejected(rejected: Mapping[str, int], pins: Mapping[str, int], terminal: Console) -> None:
-    """Print, per stream, how many messages count for the decision although their payloads were rejected. Also print how
-    many of them have the publish and event time of the pin, which holds the watermark. Print nothing if no message was
-    rejected."""
+    """Print, per stream, how many messages the decision counts although their payloads were rejected. Also print how
+    many of these messages have the publish and event time of the pin, the message that holds the watermark. Print
+    nothing if no message was rejected."""
     if not rejected:
         return
     which = "one of them is the pin" if pins else "none of them is the pin"
     terminal.print(
-        f"\n[bold]Rejected payloads[/]\nExamined messages in quarantine because of their payload: "
-        f"{sum(rejected.values()):,}; {which}. Unless its lag exceeds the band, such a message holds the "
-        "watermark until base has acknowledged it and it has left the band:"
+        f"\n[bold]Rejected payloads[/]\nMessages that this decision counts, although their payloads were rejected: "
+        f"{sum(rejected.values()):,}; {which}. Such a message holds the watermark until base has acknowledged it and "
+        "it has left the band, unless its lag exceeds the band:"
     )
     rows = ((stream, rejected[stream], pins.get(stream, 0)) for stream in islice({**pins, **rejected}, NAMED))
     terminal.print(columns("stream", right=["messages", "at the pin"], rows=rows, gap=2, folds=True))
 
 
 def show_passed_over(over: Counts, terminal: Console) -> None:
-    """Print, per stream, how many messages lag more than `max_lag`. Once it is set, such messages do not hold the
-    watermark. Also print the hours for which this number is unknown."""
+    """Print, per stream, how many messages lag more than `max_lag`, so that the watermark does not wait for them. Also
+    print the hours for which this number is unknown."""
     if over.damaged:
         terminal.print(f"\n{safe(unknown_sentence('passed over', over.damaged))}")
     if not over.total:
         return
     terminal.print(
-        f"\n[bold]What lags more than max_lag[/]\n{over.total:,} of the {over.rows:,} messages that were published in "
-        f"the hour before the decision and have landed, from {len(over.by_stream):,} streams:"
+        f"\n[bold]Messages that lag more than max_lag[/]\n{over.total:,} of the {over.rows:,} messages that were "
+        f"published in the hour before the decision and have landed, from {len(over.by_stream):,} streams:"
     )
     rows = islice(over.by_stream.items(), NAMED)
     terminal.print(columns("stream", right=["messages"], rows=rows, gap=2, folds=True))

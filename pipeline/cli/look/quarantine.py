@@ -1,12 +1,13 @@
 """`tidemark quarantine`: show rejected messages, or land those that pass with the current settings."""
 
 import base64
+from datetime import datetime
 from typing import Annotated, Any
 
 from rich.progress import MofNCompleteColumn
 
 from tidemark.pipeline.cli.here import Here, here
-from tidemark.pipeline.cli.options import AsJson, only_with, option, since_option, since_when
+from tidemark.pipeline.cli.options import AsJson, only_with, option, since_option
 from tidemark.pipeline.cli.output import columns, facts_table, grid, printed, progress_bar, safe, text_of
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.figures import counted
@@ -24,20 +25,20 @@ SHOWN = 160
 
 def quarantine(
     reason: Annotated[RejectionReason | None, option("Only messages with this reason.", case_sensitive=False)] = None,
-    since: Annotated[Any, since_option("Only messages rejected since")] = None,
+    since: Annotated[datetime | None, since_option("Only messages rejected since")] = None,
     limit: Annotated[int, option("Maximum number of messages to show.", min=1, max=MOST_MESSAGES)] = 20,
     requeue: Annotated[bool, option("Judge waiting messages again, and land those that pass.", "--requeue")] = False,
-    dry_run: Annotated[bool, option("With --requeue: only judge, and say what would land.", "--dry-run")] = False,
+    dry_run: Annotated[bool, option("With --requeue: only judge, and report what would land.", "--dry-run")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was rejected and why, or land what passes now.
+    """Show rejected messages and why they were rejected, or land those that pass now.
 
     With --requeue, messages that pass the current [message] settings land; the others stay in quarantine. A message
     below the watermark lands late; windows.recompute_missed says whether its window is recomputed. You can run, stop
     and repeat --requeue at any time: messages that have already landed are skipped.
     """
     at = here("quarantine")
-    selection = Rejected(reason, since_when(since, at.clock.now()))
+    selection = Rejected(reason, since)
     if requeue:
         _requeue(at, selection, dry_run=dry_run, as_json=as_json)
         return

@@ -50,7 +50,7 @@ def status(
     terminal = printed({**named, **found.facts, **found.details, **listed}, as_json=as_json)
     terminal.print(f"[dim]{safe(at.settings.lake.uri)}[/]")
     if not everything:
-        show_screen(found, terminal, is_up=lambda: _is_up(at.settings))
+        show_screen(found, at.settings, terminal, is_up=lambda: _is_up(at.settings))
         return
     for group, facts in found.groups.items():
         if facts:
@@ -64,7 +64,7 @@ def status(
     warn(terminal, *found.of_ticks, *found.of_runs, apart=True)
 
 
-def show_screen(found: LakeStatus, terminal: Console, *, is_up: Callable[[], bool]) -> None:
+def show_screen(found: LakeStatus, settings: Settings, terminal: Console, *, is_up: Callable[[], bool]) -> None:
     """Print the main figures, a few lines per group, and what to do next. `is_up` returns True if a `tidemark up` with
     these settings is running."""
     facts, rows = found.facts, list[tuple[str, str]]()
@@ -76,7 +76,7 @@ def show_screen(found: LakeStatus, terminal: Console, *, is_up: Callable[[], boo
         "failing": [("red", one) for one in failing] or [("green", "nothing")],
         "waiting": list(_waiting(facts)),
         **({"stored": [("", _held(facts))]} if landing else {}),
-        "to do": [("", one) for one in _to_do(found, failing, is_up=is_up)] or [("green", "nothing")],
+        "to do": [("", one) for one in _to_do(found, settings, failing, is_up=is_up)] or [("green", "nothing")],
     }
     for group, lines in groups.items():
         said = (f"[{colour}]{safe(text)}[/]" if colour else safe(text) for colour, text in lines)
@@ -168,7 +168,19 @@ def _is_up(settings: Settings) -> bool:
     return False
 
 
-def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], bool]) -> Iterator[str]:
+def _stays_stale(facts: Mapping[str, Any], settings: Settings) -> bool:
+    """Return True if there are stale windows that are not recomputed automatically. The first stale window lags the
+    watermark most."""
+    key, watermark = facts.get("first_stale_window"), facts["watermark"]
+    if key is None or watermark is None:
+        return key is not None
+    lag: timedelta = watermark - settings.windowing.named(key).end
+    return lag >= settings.windows.recompute_within
+
+
+def _to_do(
+    found: LakeStatus, settings: Settings, failing: Sequence[str], *, is_up: Callable[[], bool]
+) -> Iterator[str]:
     facts = found.facts
     if facts["decided"] is None or "standing_still" in found.details:
         look = "`tidemark up --status` names any process that is not ready, and Dagster's UI has logs of failed ticks"
@@ -177,12 +189,12 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
     elif facts["reason"] not in ("ADVANCED", "IDLE_ADVANCED"):
         yield "`tidemark explain` says what the watermark waits for"
     changed, page = found.details.get("settings_changed"), "docs/concepts/late-and-missed.md"
-    without_requeued = " (without what was requeued)" if facts.get("requeued") else ""
+    without_requeued = " (without requeued messages)" if facts.get("requeued") else ""
     advice = (
         (facts.get("lost_at_least"), f"{TAKEN} ({page})"),
         (facts.get("untracked"), f"find out who else reads tracking, or seeks tracking ({page})"),
         (any(name.endswith("_unknown") for name in facts), "`tidemark repair` names the damaged files"),
-        (facts.get("windows_stale"), "`tidemark repair` recomputes the stale windows whose heartbeats are kept"),
+        (_stays_stale(facts, settings), "`tidemark repair` recomputes the stale windows whose heartbeats are kept"),
         (facts.get("late") or facts.get("missed"), f"`tidemark tune` says which band is enough{without_requeued}"),
         (changed, "restart `tidemark up`, so that it reads the changed settings"),
         (any(one != changed for one in failing), "read the log of the failed run or tick in Dagster's UI"),
@@ -193,7 +205,7 @@ def _to_do(found: LakeStatus, failing: Sequence[str], *, is_up: Callable[[], boo
 
 
 def read_custom_tables(at: Here, now: datetime, failures: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the facts of each custom table. `failures` are the facts about failing ones. Raises LakeError if the lake
+    """Yield the facts of each custom table. `failures` are the facts about failing tables. Raises LakeError if the lake
     cannot be read.
 
     `version`, `due` and `by_other_versions` are None if the settings do not name the table, or if the file that defines

@@ -16,6 +16,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import StatusKind
 from tidemark.pipeline.lake.tables.streams import KnownStreams
 from tidemark.pipeline.lake.tables.windowed import refuse_other_length
+from tidemark.pipeline.phrases import percent
 from tidemark.pipeline.quality.silence import silence_of
 from tidemark.pipeline.windows import Window, Windowing
 
@@ -84,7 +85,7 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
     counts = ("streams", "absent", "stopped", "share", "started", "new", "missing beats", "beats missed")
     table = columns("window", right=counts)
     for each in windows:
-        before = each.streams, each.absent, each.stopped, f"{each.stopped_share:.2%}"
+        before = each.streams, each.absent, each.stopped, percent(each.stopped_share)
         table.add_row(each.window, *map(safe, (*before, each.started, each.new, each.missing, each.missed_heartbeats)))
     terminal.print(table)
     if behind:

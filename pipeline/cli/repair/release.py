@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.pipeline.cli.here import here, no_decision
-from tidemark.pipeline.cli.options import AsJson, option, time_option
+from tidemark.pipeline.cli.options import AsJson, option, past, time_option
 from tidemark.pipeline.cli.output import columns, console, print_json, text_of
 from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, rough
 from tidemark.pipeline.errors import LakeError
@@ -31,7 +31,7 @@ LINES = 20
 
 
 def release(
-    before: Annotated[datetime, time_option("Release messages published before this time.")],
+    before: Annotated[datetime, time_option("Release messages published before this time.", parser=past)],
     yes: Annotated[bool, option("Release without asking.", "--yes")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -42,11 +42,8 @@ def release(
     message is late if it lands below the watermark. --json without --yes releases nothing.
     """
     at = here("release")
-    now = at.clock.now()
-    if before > now:
-        raise typer.BadParameter(f"--before {iso(before)} is in the future; it is {iso(now)} now")
     log = at.lake.tracking_log()
-    entry = Released(before=before, at=now, by=operator())
+    entry = Released(before=before, at=at.clock.now(), by=operator())
     preview = look_ahead(log.catch_up_to_append(), entry, at.lake, at.settings)
     if not as_json:
         _show(preview)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,7 @@ from tidemark.pipeline.figures import counted
 from tidemark.pipeline.lake.tables.windowed import Fence, WindowedTable
 from tidemark.pipeline.orchestrator.api import DagsterApi
 from tidemark.pipeline.orchestrator.names import COMPUTE_WINDOWS, TO, WINDOWS, compute_job
+from tidemark.pipeline.quality.gate import wait_until
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
 from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
@@ -37,7 +39,6 @@ from tidemark.pipeline.upkeep.survey import Survey, Surveyor, findings, forget_d
 from tidemark.pipeline.windows import WINDOWS_PER_RUN, Window
 
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
-LOOK_EVERY_SECONDS = 1.0
 NAMED_OF_A_KIND = 50
 """Maximum number of findings printed per kind. The JSON has all."""
 
@@ -120,9 +121,8 @@ def repair(
                 requested.append({"from": stretch[0].key, "to": stretch[-1].key})
         except ServiceFailed as error:
             problem = error
-        limit = clock.monotonic() + wait.total_seconds()
-        while problem is None and not (repaired := _all_replaced(diffs, before)) and clock.monotonic() < limit:
-            clock.sleep(LOOK_EVERY_SECONDS)
+        else:
+            repaired = wait_until(partial(_all_replaced, diffs, before), bool, wait, clock)
     if as_json:
         print_json({**_facts(survey, removed, clock.now()), "requested": requested, "mended": repaired})
     if survey.is_sound:

@@ -1,5 +1,4 @@
-"""`tidemark doctor`: find what would keep the pipeline from running, and say what to do; or measure how Pub/Sub
-behaves."""
+"""`tidemark doctor`: check everything that the pipeline needs, and say what to do; or measure how Pub/Sub behaves."""
 
 from collections.abc import Sequence
 from itertools import groupby

@@ -1,20 +1,20 @@
 """`tidemark publish`: publish synthetic heartbeats."""
 
 import signal
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn, TimeElapsedColumn
 
 from tidemark.local.demo.fitting import check_fit, shape_for
 from tidemark.local.demo.shapes.shape import ShapeName
 from tidemark.local.demo.synthetic import publish as publish_synthetic
 from tidemark.local.demo.synthetic_beats import MOST_STREAMS, SyntheticSource
-from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option, since_when
-from tidemark.pipeline.cli.output import facts_table, printed, text_of, warn
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option, option, since_option
+from tidemark.pipeline.cli.output import facts_table, printed, progress_bar, text_of, warn
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.settings import load_settings
@@ -28,7 +28,7 @@ SHARE: dict[str, Any] = {"min": 0, "max": 1}
 def publish(
     streams: Annotated[int, option("The number of streams.", min=1, max=MOST_STREAMS)] = 10_000,
     period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
-    since: Annotated[Any, since_option("Begin in the past, at full speed", show_default="0s")] = Span(0),
+    since: Annotated[datetime | None, since_option("Begin in the past, at full speed", show_default="0s")] = None,
     lasting: Annotated[timedelta, duration_option("How long to publish live heartbeats.", "--for")] = Span(minutes=5),
     jitter: Annotated[timedelta, duration_option("Delay each message at random, by at most this.")] = Span(seconds=3),
     lag: Annotated[timedelta, duration_option("Additional delay of every message.")] = Span(0),
@@ -47,12 +47,11 @@ def publish(
     of_source = {name: arguments[name] for name in OF_THE_SOURCE}
     source = SyntheticSource(shape=shape_for(settings.message, shape), **of_source)
     now = clock.now()
-    begin = since_when(since, now) or now
+    begin = since or now
     warn(terminal, *check_fit(source, shape, settings, now))
     stopped = Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
-    bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
-    with Progress(*bar, console=terminal) as progress:
+    with progress_bar(TextColumn("{task.fields[sent]}"), TimeElapsedColumn()) as progress:
         task = progress.add_task("publishing", total=(now + lasting - begin).total_seconds(), sent="")
         published = publish_synthetic(
             source,

@@ -45,7 +45,7 @@ def up(
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
     def say(text: str) -> None:
-        # Neither a full disk nor a closed pipe, for which Rich raises SystemExit, may end the pipeline or its stop.
+        # A full disk, or a closed pipe (Rich then raises SystemExit), must not end the pipeline or interrupt its stop.
         with suppress(OSError, SystemExit):
             terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
 
@@ -65,7 +65,7 @@ def up(
         start_stack(supervisor, settings, config_file())
         if page:
             say(page)
-        say(f"running: http://127.0.0.1:{settings.dagster.web_port}, logs in {supervisor.state_folder}/logs")
+        say(f"running: {settings.dagster.own_ui}, logs in {supervisor.state_folder}/logs")
         say("Ctrl-C stops it all")
         watch = Watch(settings, clock, say)
         while not stopped.wait(LOOK_EVERY_SECONDS):
@@ -135,7 +135,7 @@ def ask(settings: Settings, clock: Clock, say: Say, *, status: bool, stop: bool,
         "services": [
             {"name": one.name, **_named(one.process), "runs": one.runs, "is_ready": one.is_ready} for one in services
         ],
-        "ui": _ui(settings),
+        "ui": settings.dagster.own_ui,
         "logs": str(settings.dagster.state_folder / "logs"),
         "lake": {"uri": settings.lake.uri, "owner": None if there is None else _facts(there), "said": lake},
     }
@@ -164,18 +164,13 @@ def _print(
             f"  {safe(one.name):22} process {one.process.process:<8} since {iso(one.process.since)}  {serves}"
         )
     if owner is not None:
-        terminal.print(f"UI {_ui(settings)}, logs in {folder}/logs", soft_wrap=True)
+        terminal.print(f"UI {settings.dagster.own_ui}, logs in {folder}/logs", soft_wrap=True)
     terminal.print(f"lake {safe(settings.lake.uri)}: {safe(lake)}", soft_wrap=True)
 
 
 def _named(process: ProcessName | None) -> dict[str, object]:
-    return {"process": process and process.process, "since": process and iso(process.since)}
+    return {"process": process and process.process, "since": process and process.since}
 
 
 def _facts(owner: Owner) -> dict[str, object]:
-    ended = owner.ended and iso(owner.ended)
-    return {**asdict(owner.pipeline), "host": owner.process.host, **_named(owner.process), "ended": ended}
-
-
-def _ui(settings: Settings) -> str:
-    return f"http://127.0.0.1:{settings.dagster.web_port}"
+    return {**asdict(owner.pipeline), "host": owner.process.host, **_named(owner.process), "ended": owner.ended}

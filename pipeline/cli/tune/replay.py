@@ -20,16 +20,16 @@ from tidemark.pipeline.cli.options import (
     duration_option,
     option,
     positive,
+    refuse_output,
     share,
     since_option,
-    since_when,
     time_option,
 )
 from tidemark.pipeline.cli.output import columns, console, facts_table, printed, progress_bar, safe, text_of, warn
-from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.figures import counted
-from tidemark.pipeline.phrases import words
+from tidemark.pipeline.phrases import percent, words
 from tidemark.pipeline.replay.replay import (
     RULES_WITHOUT_ANCHOR,
     Difference,
@@ -78,7 +78,9 @@ def replay(
     from_lake: Annotated[
         bool, option("Derive the decisions of the configured lake again, and compare.", "--from-lake")
     ] = False,
-    since: Annotated[Any, since_option("With --from-lake: begin at the last compacted log entry before")] = None,
+    since: Annotated[
+        datetime | None, since_option("With --from-lake: begin at the last compacted log entry before")
+    ] = None,
     rule: Annotated[Literal["band", "frontier"] | None, _setting("rule")] = None,
     band: Annotated[timedelta | None, _setting("band")] = None,
     tick: Annotated[
@@ -112,18 +114,17 @@ def replay(
     given = {name: arguments[name] for name in HELP if arguments[name] is not None}
     given |= {} if slack is None else {"reading_slack": slack, "base_slack": slack}
     rules = RULES_WITHOUT_ANCHOR if no_anchor else RULES
+    refuse_output("--out", out, trace)
     if from_lake:
         if trace is not None:
             raise typer.BadParameter("a trace cannot be combined with --from-lake")
         apart_from("--from-lake", tick=tick, complete_from=complete_from)
-        _of_lake(since_when(since, SystemClock().now()), given, rules, out, as_json=as_json)
+        _of_lake(since, given, rules, out, as_json=as_json)
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or use --from-lake")
     if since is not None:
         raise typer.BadParameter("--since only works with --from-lake; a trace is replayed whole")
-    if out is not None and out.exists() and trace.exists() and out.samefile(trace):
-        raise typer.BadParameter(f"--out {out} is the trace itself; name another file")
     _of_trace(ParquetTrace(trace), replace(DEFAULT, **given), rules, tick or TICK, complete_from, out, as_json=as_json)
 
 
@@ -287,7 +288,7 @@ def sentences_of(replayed: Replayed) -> dict[str, str]:
     return {
         "ticks": f"{facts['ticks']:,} from {text_of(facts['first_tick'])} to {text_of(facts['last_tick'])}",
         "watermark": text_of(facts["watermark"]),
-        "late": f"{replayed.late:,} of {replayed.landed:,} that landed ({replayed.late_share:.4%})",
+        "late": f"{replayed.late:,} of {replayed.landed:,} that landed ({percent(replayed.late_share)})",
         "lag": "—" if median is None else f"median {_lasting(median)}, 99 % within {_lasting(most)}",
         "reasons": ", ".join(f"{count:,} {reason}" for reason, count in replayed.reasons.items()),
         "longest hold": f"{_lasting(hold.lasted)} from {text_of(hold.begin)}, {hold.reason}" if hold else "none",

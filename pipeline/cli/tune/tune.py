@@ -1,17 +1,17 @@
 """`tidemark tune`: show the cost and benefit of every band, on a trace or on the lake's recent data."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from tidemark.pipeline.cli.here import lake_of
-from tidemark.pipeline.cli.options import AsJson, duration, option, share, since_option, since_when
+from tidemark.pipeline.cli.options import AsJson, duration, option, refuse_output, share, since_option
 from tidemark.pipeline.cli.output import columns, printed, safe, write_text
-from tidemark.pipeline.clock import SystemClock, format_duration, iso
+from tidemark.pipeline.clock import SystemClock, format_duration
 from tidemark.pipeline.phrases import at_most, percent, words
 from tidemark.pipeline.replay.trace import CohortKey
 from tidemark.pipeline.settings import load_settings
@@ -49,7 +49,9 @@ def tune(
     trace: Annotated[
         Path | None, typer.Argument(help="A Parquet file of messages, to read instead of the lake.")
     ] = None,
-    since: Annotated[Any, since_option("Use messages in the lake that came since", show_default="24h")] = None,
+    since: Annotated[
+        datetime | None, since_option("Use messages in the lake that came since", show_default="24h")
+    ] = None,
     target: Annotated[
         float, option("The share of late messages to aim at.", parser=share, show_default="0.01%")
     ] = TARGET_LATE_SHARE,
@@ -72,14 +74,12 @@ def tune(
         raise typer.BadParameter("--since only works with the lake; a trace is read whole")
     if by is not None and html is not None:
         raise typer.BadParameter("--html cannot be combined with --by: the page shows all messages together")
-    _refuse_page_at(html, trace)
+    refuse_output("--html", html, trace)
     clock = SystemClock()
     now = clock.now()
-    begins = now - SINCE if since is None else since_when(since, now) or now
-    if begins > now:
-        raise typer.BadParameter(f"--since {iso(begins)} is in the future; it is {iso(now)} now")
     settings = load_settings(needs_file=trace is None)
-    asked = Asked(settings, now, now - begins, target, BANDS if bands is None else durations(bands))
+    span = SINCE if since is None else now - since
+    asked = Asked(settings, now, span, target, BANDS if bands is None else durations(bands))
     source = trace or lake_of(settings, clock)
     if by is not None:
         cohorts = cohorts_on(source, by, asked)
@@ -97,17 +97,6 @@ def tune(
         _print_streams(terminal, found.worst, side)
     if html is not None:
         terminal.print(f"\nThe report with its pictures: {safe(html)}")
-
-
-def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
-    """Raise BadParameter if the page cannot be written to this file, or would overwrite the trace."""
-    if html is None:
-        return
-    if html.is_dir() or not html.parent.is_dir():
-        why = "is a folder" if html.is_dir() else f"would be in {html.parent}, which is not a folder"
-        raise typer.BadParameter(f"--html {html} {why}; name a file in an existing folder")
-    if trace is not None and html.exists() and trace.exists() and html.samefile(trace):
-        raise typer.BadParameter(f"--html {html} is the trace itself; name another file")
 
 
 def _print_bands(terminal: Console, report: TuningReport) -> None:
@@ -150,8 +139,8 @@ def _print_cohorts(terminal: Console, found: Cohorts) -> None:
         terminal.print(table)
     if lacks:
         terminal.print(
-            f"{WITHOUT_WATERMARK}: no decision between the cohort's first and last message gave one; use a longer "
-            "trace or --since"
+            f"{WITHOUT_WATERMARK}: no decision between the cohort's first and last message gave a watermark; use a "
+            "longer trace or --since"
         )
 
 

@@ -21,13 +21,21 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
 
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.contract.payloads.schemas import NAME
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_message import ComparedFields, MessageSettings
-from tidemark.pipeline.settings_sections import LakeSettings, OptionalText, Positive, ResourceId, ServerSettings
+from tidemark.pipeline.settings_sections import (
+    LakeSettings,
+    OptionalText,
+    Positive,
+    ResourceId,
+    ServerSettings,
+    rule_of,
+)
 
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
 WATERMARK = "watermark"
@@ -141,13 +149,13 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] = os.env
         raise InvalidSettings("; ".join(_sentence(problem) for problem in error.errors())) from error
 
 
-def _sentence(problem: Any) -> str:
+def _sentence(problem: ErrorDetails) -> str:
     if not problem["loc"]:
-        return str(problem["msg"].removeprefix("Value error, "))
+        return rule_of(problem)
     name = to_camel(str(problem["loc"][0])).rstrip("_")  # schema_
     if problem["type"] == "missing":
         return f"{name}: the source pubsub needs this option"
-    return f"{name} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+    return f"{name} = {problem['input']!r}: {rule_of(problem)}"
 
 
 def _plain(name: str) -> str:
