@@ -32,7 +32,8 @@ FILE_WIDTH = 150
 
 
 LEAST_OF_NAME, LEAST_OF_VALUE = 12, 24
-"""Number of characters of a column's name and of its values that `print_rows` never cuts: a time takes 24."""
+"""`print_rows` cuts a column's name to at least LEAST_OF_NAME characters, and its values to at least LEAST_OF_VALUE: a
+time takes 24. In a very narrow terminal, it cuts the first column further."""
 
 
 class QuietConsole(Console):

@@ -56,7 +56,7 @@ class EventTimeUnit(StrEnum):
 
     @property
     def nanoseconds(self) -> int:
-        """The unit of a numeric event time, in nanoseconds. With AUTO, the unit is a millisecond."""
+        """Length of the unit of a numeric event time, in nanoseconds. With AUTO, the unit is a millisecond."""
         return {"s": 10**9, "us": 10**3, "ns": 1}.get(self, 10**6)
 
 
@@ -290,7 +290,8 @@ class HeartbeatReader:
 
 
 def read_attribute(text: str | None, kind: FieldKind) -> Any:
-    """Convert an attribute's text to a JSON value of this kind. Return None, or text that does not fit, unchanged."""
+    """Convert an attribute's text to a JSON value of this kind. Text that does not fit is returned unchanged,
+    and so is None."""
     if text is None:
         return None
     if kind is FieldKind.NUMBER:
@@ -314,7 +315,7 @@ def field_place(path: str, otherwise: PlaceKind) -> Place:
 
 
 PLAIN: Mapping[FieldKind, type] = {FieldKind.NUMBER: float, FieldKind.TEXT: str, FieldKind.BOOLEAN: bool}
-"""By kind, the type of parsed values that are stored unchanged."""
+"""Maps a kind to the Python type of values that are stored unchanged."""
 
 
 def read_field(value: Any, kind: FieldKind) -> Any:

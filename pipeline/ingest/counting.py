@@ -89,8 +89,8 @@ class RememberedCopies:
 
 def keys_of(*columns: Iterable[Any]) -> Ints:
     """Return one hash per message, over its values in `columns`: stream, id, event time and payload. With a schema or
-    an envelope, `columns` also has the attributes in READ_BY. Reason for the payload and these attributes: base may
-    accept one message, and reject a second one that differs only in them."""
+    an envelope, `columns` also has the attributes in READ_BY. The payload and these attributes count, because base may
+    accept one message and reject another that differs only in them."""
     return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)
 
 
@@ -124,7 +124,7 @@ def counted_parts(
     several heartbeats, each heartbeat is counted, and its rejected elements together count as one message.
 
     If the contract needs only attributes, a payload is judged only if its message lags more than `laggard` (None:
-    never). Without this check, a lagging message would hold back the watermark even if base rejects its payload. If the
+    never). If it were not judged, the message would hold back the watermark even if base rejects the payload. If the
     payload cannot be judged yet, or a transform dropped it, the message is counted with its event time.
     """
     if reader.contract.needs_payload:

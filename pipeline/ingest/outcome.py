@@ -40,7 +40,7 @@ class Side(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Waiting(Sums):
     """The number of messages that cannot be judged yet, and the reason for one of them. All of them
-    are redelivered by `until`; None if there are none."""
+    are redelivered by `until`, which is None if there are none."""
 
     messages: int = 0
     why: str = field(default="", metadata=EITHER)

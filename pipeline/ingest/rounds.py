@@ -73,8 +73,8 @@ readers then recognize copies of these messages. One round is not enough, becaus
 a round."""
 
 NEW = timedelta(minutes=1)
-"""Maximum age of a reading that a run uses. The same limit applies to the newest decision, or three ticks if that is
-longer. If the newest decision is older, no sensor ticks, and the run reads the backlogs itself."""
+"""Maximum age of a reading that a run uses, and of the newest decision. For the decision, three tick intervals apply if
+that is longer. If the decision is older, no tick makes decisions now, so the run reads the backlogs itself."""
 
 SLOW = 1.5
 """A round is reported as slow if it takes this many times its planned duration. The first round is never reported,
@@ -86,9 +86,9 @@ read tracking."""
 
 DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
 """A run ends after DRY_ROUNDS consecutive rounds that together read both subscriptions and find few messages. If a
-backlog's age is unknown, and none is known to be old, the run also ends after YOUNG_ROUNDS consecutive rounds whose
-messages are all younger than `RunPlan.stop_below`. One round is not enough: an empty pull does not prove an empty
-backlog."""
+backlog's age is unknown, and neither backlog is known to be old, the run also ends after YOUNG_ROUNDS consecutive
+rounds whose messages are all younger than `RunPlan.stop_below`. One round is not enough: an empty pull does not prove
+an empty backlog."""
 
 
 # Readers

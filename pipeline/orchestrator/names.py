@@ -46,8 +46,8 @@ BACKLOG = "tidemark/backlog"
 """The tag of a run of COMPUTE_WINDOWS over older or stale windows instead of live ones."""
 
 REPORTED = "tidemark/reported"
-"""The tag of a failed or canceled run whose partitions were reported to Dagster. Its value is the run's id, as with
-READS."""
+"""The tag of a failed or canceled run whose complete partitions have been reported to Dagster. Its value is the run's
+id, because a retry inherits the tag."""
 
 DEFINITION = "tidemark/definition"
 """The tag with two digests of a custom table's file: one of the file that Dagster loaded, one of the file that the run

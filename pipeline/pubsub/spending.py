@@ -177,8 +177,8 @@ class BudgetedBacklog:
 
     Each `user`, such as a thread, takes snapshots at its own pace. The user "" reads for decisions, and the tracking
     log records when its next reading is due. For this user, `monitoring` is also read if no snapshot is due, or if a
-    snapshot would exceed the budget. Other users only ask whether there is more to pull, and `monitoring` is too old to
-    tell.
+    snapshot would exceed the budget. Other users only ask whether there is more to pull, and the readings of
+    `monitoring` are too old to show that.
     """
 
     snapshot: Backlog

@@ -26,8 +26,8 @@ NO_EVENT = np.iinfo(np.int64).min
 """Event bucket of rejected messages, whose event time does not count."""
 
 COPY = NO_EVENT + 1
-"""Event bucket of a copy. Its message is already counted, so the copy, like a rejected message, only marks that
-something was published in its publish second."""
+"""Event bucket of a copy, whose message is already counted. Like a rejected message, the copy only shows that something
+was published in its publish second."""
 
 NO_MINIMUM = np.iinfo(np.int64).max
 A_COPY = NO_MINIMUM - 1

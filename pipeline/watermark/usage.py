@@ -60,5 +60,5 @@ class Account:
 
     @property
     def known(self) -> Usage:
-        """The sum of all kept hours. They need not be recent."""
+        """The total usage of all kept hours, however old they are."""
         return sum((usage for _, usage in self.hours), Usage())

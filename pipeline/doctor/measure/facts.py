@@ -85,12 +85,13 @@ class Took:
 class SnapshotFacts:
     """Facts about readings by snapshot. A reading is the publish time of the oldest outstanding message.
 
-    - `shown` has the readings taken while pulled messages were unacknowledged. Each is paired with the expected value:
-      the publish time of the oldest of these messages.
+    - `shown` contains the readings taken while pulled messages were unacknowledged. Each is paired with its expected
+      value: the publish time of the oldest of these messages.
     - `passed` contains a duration per round: how far a reading was past the publish time of a message that had just
       been published, or 0.
-    - `acknowledged` lists the times from an acknowledgement until the reading moved (if stuck, until the wait ended).
-    - `empty` lists how far each reading was behind the start of its request while no message was outstanding.
+    - `acknowledged` contains the durations from an acknowledgement until the reading moved or, if it was stuck, until
+      the wait ended.
+    - `empty` contains how far each reading was behind the start of its request while no message was outstanding.
     - `is_stuck` is true if no acknowledgement had moved the reading when the measurement gave up.
     """
 

@@ -56,9 +56,9 @@ def land_named(
     is pulled, the manifest lists no rows.
 
     A heartbeat below `watermark` is late. `readers` is the number of the batch's readers, for the manifest. `is_over`
-    returns true if Spark has finished the batch. If a finished batch had no manifest, its manifest may have been
-    deleted, so the function raises LandingOver and acknowledges nothing. Raises PubSubError or LakeError. After an
-    error, the guarantee still holds, and a retry is safe.
+    returns true if Spark has finished the batch. The manifest may then have existed and been deleted, so the function
+    raises LandingOver and acknowledges nothing. Raises PubSubError or LakeError. After an error, the guarantee still
+    holds, and a retry is safe.
     """
     if is_over():
         raise _over(name)

@@ -68,7 +68,7 @@ DECISIONS, DECISION_COLUMNS = described(
         Column("candidate", MOMENT, "The event time that the watermark may reach; null for a hold."),
         Column("band_start", MOMENT, "The publish time from which the rule looked at messages."),
         Column("band_end", MOMENT, "The publish time up to which tracking had read."),
-        Column("anchor", MOMENT, "Publish time of the newest valid message from more than a band before `band_end`."),
+        Column("anchor", MOMENT, "Publish time of the newest valid message published over a band before `band_end`."),
         Column("messages_in_band", pa.int64(), "Upper bound on the messages published from `band_start` on."),
         Column("newest_publish_time", MOMENT, "The newest publish time that tracking has seen."),
         Column("complete_from", MOMENT, "Tracking has seen every message published from this time on."),

@@ -25,9 +25,9 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 
 def decision_by(log: TrackingLog, moment: datetime) -> tuple[int, DecisionRecord] | None:
-    """Like `decision_in_force`. If the log's first decision is after `moment`, also search the later ones: after a
-    clock was set back, some may have a time at or before `moment`. This search reads only about SAMPLES decisions, most
-    densely near the log's end, so it may miss a few such decisions."""
+    """Like `decision_in_force`. If the log's first decision is after `moment`, also search the later decisions, because
+    a clock may have been set back. The search reads only about SAMPLES decisions, most densely near the log's end, so
+    it may miss some."""
     numbers = log.numbers()
     if (found := _newest_by(log, numbers, moment)) is not None:
         return found

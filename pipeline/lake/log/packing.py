@@ -80,8 +80,8 @@ class LogPacking:
         return {"entries": sum(map(len, dropped)), "archives": len(dropped)}
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime, now: datetime) -> Iterator[dict[int, bytes]]:
-        """Yield the log entries of each archive to write. After an archive's last entry, the log always continues with
-        a compacted entry older than `before`, and has a second one later."""
+        """Yield the log entries of each archive to write. Each archive ends before a compacted entry older than
+        `before`, and at least one more such entry follows in the log."""
         whole, pending, current = dict[int, bytes](), dict[int, bytes](), dict[int, bytes]()
         for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
             if number != expected:

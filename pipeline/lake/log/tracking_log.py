@@ -47,8 +47,8 @@ Moment = tuple[datetime, float]
 """A wall-clock time and a value of the monotonic clock."""
 
 QUICK = timedelta(minutes=1)
-"""An entry that was the newest one within this time is not archived yet: housekeeping archives only entries that are
-older than an hour."""
+"""If an entry was the newest one less than this time ago, it is not archived yet, because housekeeping archives only
+entries that are older than an hour."""
 
 READ_ON = 20
 """If `newest` finds this many new entries, it lists the log, which is cheaper than reading on one by one. A tick writes
@@ -461,7 +461,7 @@ class TrackingLog:
         if newest < number:
             return errors.CorruptObject(lost_end(Note(None, number), newest))
         forget = f"run `tidemark repair --forget {number}`: the watermark then holds until base has caught up"
-        without = "accept that this time cannot be replayed" if self._is_before_log(number) else forget
+        without = "accept that this entry's time cannot be replayed" if self._is_before_log(number) else forget
         return errors.CorruptObject(
             f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; restore a backup, or {without}"
         )

@@ -243,8 +243,8 @@ def storage_error(uri: str, text: str) -> errors.LakeError:
         remedy = "restore its earlier version or a backup"
         if any(sign in plain for sign in OF_CHECKPOINT):
             remedy = (
-                "move _last_checkpoint, and the checkpoint of the version in it, out of the table's _delta_log: the "
-                f"table opens from the commits. If these are gone, {remedy}"
+                "move _last_checkpoint, and the checkpoint that it names, out of the table's _delta_log: the table "
+                f"then opens from the commits. If the commits are gone, {remedy}"
             )
         return errors.CorruptObject(f"{uri} has a damaged file: {why}; {remedy}")
     return errors.LakeError(f"the lake failed at {uri}: {why}")

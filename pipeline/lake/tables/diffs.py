@@ -39,7 +39,7 @@ def diff_columns(fields: Mapping[str, FieldKind]) -> Iterator[Column]:
         yield Column(value, ARROW_TYPES[kind], value_of(name, kind))
         yield Column(previous, ARROW_TYPES[kind], f"`{name}` of the previous heartbeat.")
         if kind is FieldKind.NUMBER:
-            delta = f"`{name}` minus `{previous}`; null if either is null, or if the result exceeds a double."
+            delta = f"`{name}` minus `{previous}`; null if either is null, or if the result is not a finite double."
             yield Column(comparison, pa.float64(), delta)
         else:
             differ = f"True if `{name}` and `{previous}` differ, where null counts as a value; null without a previous"

@@ -38,7 +38,7 @@ it had only one, Arrow would compare with null, and wrongly skip the file. Colum
 
 LONGEST_BOUND, LAST_CHARACTER = 32, "\U0010ffff"
 """Strings in a file's statistics are cut to LONGEST_BOUND characters, because every reader of the table loads all
-statistics. A cut string with LAST_CHARACTER, the greatest character, appended is an upper bound."""
+statistics. LAST_CHARACTER, the greatest character, is appended to a cut maximum, so that it stays an upper bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,8 +211,8 @@ class LakeTable:
         return table
 
     def _open(self) -> DeltaTable | None:
-        """Return the open table without updating it. Return None if no table is open, or if the open one is worn, was
-        deleted or recreated, has an older format, or lacks a property."""
+        """Return the open table without updating it. Return None if no table is open, or if the open one was deleted or
+        recreated, has an older format, lacks a property, or has followed too many commits (`TableLog.is_worn`)."""
         if self._table is None or self.log.is_worn(self._table) or self._lacks(self._table):
             return None
         with table_errors(self.uri):
@@ -431,8 +431,8 @@ class LakeTable:
         self.make_durable()
 
     def attempts(self, then: str = "try again") -> Iterator[int]:
-        """Number the attempts at a commit, from 0. After the last one, raise TableConflict: the caller leaves the loop
-        once its commit succeeds. `then` ends the error's message."""
+        """Yield the number of each attempt at a commit, from 0. The caller leaves the loop once its commit succeeds.
+        After the last attempt, raise TableConflict. `then` ends the error's message."""
         yield from range(ATTEMPTS)
         raise TableConflict(f"other writers committed to {self.uri} first, {ATTEMPTS} times in a row; {then}")
 

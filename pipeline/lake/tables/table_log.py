@@ -80,7 +80,7 @@ class TableLog:
     With `copies`, the table is opened from copies, unless its log is in a form that only the Delta library knows.
 
     An open table does not need the copies, so they are deleted after each step. An update copies the new commits, and a
-    transaction copies the last one. Not thread-safe, but overlapping ticks cause errors at worst."""
+    transaction copies the last one. Not thread-safe. If ticks overlap, the worst result is an error."""
 
     def __init__(self, objects: ObjectStore, in_place: Callable[[], DeltaTable], *, copies: bool) -> None:
         self.in_place = in_place
