@@ -25,6 +25,7 @@ from tidemark.pipeline.errors import LakeError, TidemarkError
 from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.replay.replay import decide_again, replayed, write_decisions
+from tidemark.pipeline.replay.sources import ParquetTrace
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.policy import Policy
