@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import tomlkit
+from tomlkit.items import Item
+
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.machine import replacing
 from tidemark.pipeline.settings import Settings
@@ -26,6 +29,9 @@ FIRST_SENTENCE = "Every setting of tidemark."
 
 SECOND_SENTENCE = " Two differ from the defaults, and say so: pubsub.emulator_host and [message.fields]."
 """The sentence after FIRST_SENTENCE. `with_values` removes it, because new values make it untrue."""
+
+COMMENT_AT_LEAST = 2
+"""Minimum number of spaces between a value and the comment after it."""
 
 MOST_PORTS = 100
 """Maximum number of ports in a project of several pipelines."""
@@ -51,17 +57,20 @@ def with_ports(files: Mapping[str, str], new_port: Callable[[int], int]) -> dict
 
 
 def with_values(settings: str, values: Mapping[str, str]) -> str:
-    """Replace the values of some keys in a settings file. A key may have its section as a prefix, as in `lake.uri`.
-    Without a section, the first key of that name is replaced. Comments stay in their column if there is room."""
+    """Set the values of keys such as `lake.uri` in a settings file. A missing key is added. Everything else stays, and
+    comments stay in their column if there is room. Raises ValueError and TOMLKitError if the text is not TOML."""
+    document = tomlkit.parse(settings)
     for name, value in values.items():
-        section, _, key = name.rpartition(".")
-
-        def line(found: re.Match[str], written: str = f'{key} = "{value}"') -> str:
-            return written if not found[1] else f"{written} ".ljust(len(found[0]))
-
-        before, begins, inside = settings.rpartition(f"\n[{section}]")
-        settings = before + begins + re.sub(rf'^{key} = "[^"]*"( *)', line, inside, count=1, flags=re.M)
-    return settings.replace(SECOND_SENTENCE, "", 1) if values else settings
+        section, _, key = name.partition(".")
+        table = document.setdefault(section, tomlkit.table())
+        before = table.get(key)
+        table[key] = value
+        item = table[key]
+        if isinstance(before, Item) and item.trivia.comment:
+            longer = len(item.as_string()) - len(before.as_string())
+            item.trivia.comment_ws = " " * max(COMMENT_AT_LEAST, len(item.trivia.comment_ws) - longer)
+    written = tomlkit.dumps(document)
+    return written.replace(SECOND_SENTENCE, "", 1) if values else written
 
 
 def with_message(settings: str, message: str) -> str:

@@ -44,12 +44,13 @@ def init(
     --cohort writes a project with one pipeline per cohort, and one for all other messages. FILTER is a Pub/Sub filter.
     For example, eu=attributes.region = "eu" defines a cohort with the name eu.
     """
-    values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _begins(first)})
-    is_on_service = values.get("emulator_host") == ""
+    of_topic = {} if topic is None else _of_topic(topic)
+    of_windows = {} if first is None else {"windows.first": _begins(first)}
+    is_on_service = "emulator_host" in of_topic
     if cohort:
         if dagster or shape is not ShapeName.JSON:
             raise typer.BadParameter("--cohort cannot be combined with --dagster or --shape")
-        _init_cohorts(folder, ports, cohort, values)
+        _init_cohorts(folder, ports, cohort, of_topic, of_windows.get("windows.first"))
         return
     of_dagster = (own_files.WORKSPACE, own_files.INSTANCE) if dagster else ()
     files = {name: own_files.installed_text(name) for name in (own_files.SETTINGS, *of_dagster)}
@@ -59,23 +60,20 @@ def init(
 
         settings = own_files.with_message(settings, SHAPES[shape].settings)
         files |= SHAPES[shape].files
-    _put_down({**files, own_files.SETTINGS: settings}, folder, ports, values)
+    of_metrics = {} if ports is None else {"metrics.listen": LISTEN}  # so that each project has its own page
+    values = {f"pubsub.{key}": value for key, value in of_topic.items()} | of_windows | of_metrics
+    _put_down({**files, own_files.SETTINGS: own_files.with_values(settings, values)}, folder, ports)
     inside = "" if folder == Path() else f"cd {shlex.quote(str(folder))}; "
     publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
     following = f"tidemark up, and in another terminal {publish}, then tidemark status"
     print(f"next: {inside}{'tidemark provision, tidemark doctor, then tidemark up' if is_on_service else following}")
 
 
-def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
-    values = values if ports is None else {"listen": LISTEN, **values}  # so that each project has its own page
-    written = {
-        name: own_files.with_values(content, values) if name.endswith(".toml") else content
-        for name, content in files.items()
-    }
+def _put_down(files: Mapping[str, str], folder: Path, ports: int | None) -> None:
     if ports is not None:
         following = count(ports)
-        written = own_files.with_ports(written, lambda _: next(following))
-    for path in own_files.write_new_files(written, folder):
+        files = own_files.with_ports(files, lambda _: next(following))
+    for path in own_files.write_new_files(files, folder):
         print(f"wrote {path}")
 
 
@@ -106,12 +104,19 @@ def _begins(written: str) -> str:
     return f"{begins:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _init_cohorts(folder: Path, ports: int | None, cohorts: list[str], values: Mapping[str, str]) -> None:
+def _init_cohorts(
+    folder: Path, ports: int | None, cohorts: list[str], of_topic: Mapping[str, str], first: str | None
+) -> None:
     filters = cohort_files.cohorts_of(cohorts)
-    pubsub = PubSubSettings.model_validate({key: values[key] for key in ("project", "topic") if key in values})
-    files = cohort_files.project_files(filters, pubsub, values.get("first"))
-    _put_down(files, folder, ports, {key: value for key, value in values.items() if key == "emulator_host"})
-    if "emulator_host" in values:
+    pubsub = PubSubSettings.model_validate({key: of_topic[key] for key in ("project", "topic") if key in of_topic})
+    files = cohort_files.project_files(filters, pubsub, first)
+    if "emulator_host" in of_topic:
+        files = {
+            name: own_files.with_values(text, {"pubsub.emulator_host": ""}) if name.endswith(".toml") else text
+            for name, text in files.items()
+        }
+    _put_down(files, folder, ports)
+    if "emulator_host" in of_topic:
         print("next: docs/how-to/cohorts.md says what to set up on Google's service")
         return
     print("next, on this machine, with tidemark's own Pub/Sub in a separate terminal:")

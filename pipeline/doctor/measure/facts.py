@@ -14,10 +14,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomlkit
 from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import Item
 
+from tidemark.local.services.own_files import with_values
 from tidemark.pipeline.clock import format_duration, iso, to_us
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.figures import quantile
@@ -374,10 +373,6 @@ def _snapshot(facts: Facts, near: timedelta) -> Iterator[Row]:
         yield Row(JUST_PUBLISHED, expected, *judged(said, largest < VISIBLE_WITHIN))
 
 
-COMMENT_AT_LEAST = 2
-"""Minimum number of spaces between a value and the comment after it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """A setting that was written into the settings file. `before` is its previous value in the file (None if absent).
@@ -398,32 +393,23 @@ def write_settings(file: Path, found: Sequence[Setting]) -> list[Written]:
     try:
         with target.open(encoding="utf-8-sig", newline="") as opened:
             text = opened.read()
-        document, meaning = tomlkit.parse(text), tomllib.loads(text)
-        written: list[Written] = []
+        meaning, written = tomllib.loads(text), list[Written]()
         for setting in found:
-            meaning.setdefault(setting.section, {})[setting.key] = setting.value
-            written += _set(document, setting)
-        if written:
-            _replace(target, tomlkit.dumps(document), meaning)
+            section = meaning.setdefault(setting.section, {})
+            if (before := section.get(setting.key)) != setting.value:
+                section[setting.key] = setting.value
+                variable = f"{PREFIX}{setting.section}__{setting.key}".upper()
+                overridden_by = variable if variable in os.environ else None
+                written.append(Written(setting, None if before is None else str(before), overridden_by))
+        values = {f"{one.setting.section}.{one.setting.key}": one.setting.value for one in written}
+        if values:
+            _replace(target, with_values(text, values), meaning)
     except (OSError, ValueError, TOMLKitError) as error:
         raise InvalidSettings(
             f"the settings file {file} could not be written: {error}; nothing in it was changed. Write the settings "
             "above by hand"
         ) from error
     return written
-
-
-def _set(document: tomlkit.TOMLDocument, setting: Setting) -> Iterator[Written]:
-    section = document.setdefault(setting.section, tomlkit.table())
-    if (before := section.get(setting.key)) == setting.value:
-        return
-    section[setting.key] = setting.value
-    item = section[setting.key]
-    if isinstance(before, Item) and isinstance(item, Item) and item.trivia.comment:
-        longer = len(item.as_string()) - len(before.as_string())
-        item.trivia.comment_ws = " " * max(COMMENT_AT_LEAST, len(item.trivia.comment_ws) - longer)
-    variable = f"{PREFIX}{setting.section}__{setting.key}".upper()
-    yield Written(setting, None if before is None else str(before), variable if variable in os.environ else None)
 
 
 def _replace(target: Path, text: str, meaning: dict[str, Any]) -> None:
