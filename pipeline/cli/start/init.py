@@ -44,7 +44,7 @@ def init(
     --cohort writes a project with one pipeline per cohort, and one for all other messages. FILTER is a Pub/Sub filter.
     For example, eu=attributes.region = "eu" defines a cohort with the name eu.
     """
-    values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _begins(first)})
+    values = ({} if topic is None else _of_topic(topic)) | ({} if first is None else {"first": _first_setting(first)})
     is_on_service = values.get("emulator_host") == ""
     if cohort:
         if dagster or shape is not ShapeName.JSON:
@@ -59,14 +59,14 @@ def init(
 
         settings = own_files.with_message(settings, SHAPES[shape].settings)
         files |= SHAPES[shape].files
-    _put_down({**files, own_files.SETTINGS: settings}, folder, ports, values)
+    _write_files({**files, own_files.SETTINGS: settings}, folder, ports, values)
     inside = "" if folder == Path() else f"cd {shlex.quote(str(folder))}; "
     publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
     following = f"tidemark up, and in another terminal {publish}, then tidemark status"
     print(f"next: {inside}{'tidemark provision, tidemark doctor, then tidemark up' if is_on_service else following}")
 
 
-def _put_down(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
+def _write_files(files: Mapping[str, str], folder: Path, ports: int | None, values: Mapping[str, str]) -> None:
     values = values if ports is None else {"listen": LISTEN, **values}  # so that each project has its own page
     written = {
         name: own_files.with_values(content, values) if name.endswith(".toml") else content
@@ -96,7 +96,7 @@ def _of_topic(written: str) -> dict[str, str]:
     return values
 
 
-def _begins(written: str) -> str:
+def _first_setting(written: str) -> str:
     """Convert `today`, a date, or a time with its time zone to a value of the setting `windows.first`."""
     text = f"{SystemClock().now():%Y-%m-%d}" if written == "today" else written
     begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
@@ -110,7 +110,7 @@ def _init_cohorts(folder: Path, ports: int | None, cohorts: list[str], values: M
     filters = cohort_files.cohorts_of(cohorts)
     pubsub = PubSubSettings.model_validate({key: values[key] for key in ("project", "topic") if key in values})
     files = cohort_files.project_files(filters, pubsub, values.get("first"))
-    _put_down(files, folder, ports, {key: value for key, value in values.items() if key == "emulator_host"})
+    _write_files(files, folder, ports, {key: value for key, value in values.items() if key == "emulator_host"})
     if "emulator_host" in values:
         print("next: docs/how-to/cohorts.md says what to set up on Google's service")
         return
