@@ -237,12 +237,10 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     written, read_from = _read_toml(file, how) if has_file else ({}, None)
     prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
     _refuse_unknown_variables(os.environ, prefix)
-    if name and isinstance(section := written.setdefault("dagster", {}), dict):
-        section["name"] = name
-    if host := os.environ.get("PUBSUB_EMULATOR_HOST"):
-        section = written.setdefault("pubsub", {})
-        if isinstance(section, dict):
-            section["emulator_host"] = host
+    host = os.environ.get("PUBSUB_EMULATOR_HOST")
+    for section, key, value in (("dagster", "name", name), ("pubsub", "emulator_host", host)):
+        if value and isinstance(table := written.setdefault(section, {}), dict):
+            table[key] = value
     try:
         settings = Settings(_env_prefix=prefix, **written)
     except ValidationError as error:

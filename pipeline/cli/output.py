@@ -99,6 +99,11 @@ def text_of(value: object) -> str:
             return str(value)
 
 
+def key_range(first: str | None, last: str | None) -> str:
+    """Format a range of windows by the keys of the first and the last window."""
+    return f"{first}" if first == last else f"{first} to {last}"
+
+
 def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
     """Print one line of JSON. A data class becomes an object with its fields, and a window becomes its key. Durations
     are in seconds. Times have milliseconds or, with `exact`, microseconds.

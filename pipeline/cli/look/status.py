@@ -75,7 +75,7 @@ def show_screen(found: LakeStatus, settings: Settings, terminal: Console, *, is_
         **({"lost": list(_lost(facts)), "late": list(_late(facts))} if landing else {}),
         "failing": [("red", one) for one in failing] or [("green", "nothing")],
         "waiting": list(_waiting(facts)),
-        **({"stored": [("", _held(facts))]} if landing else {}),
+        **({"stored": [("", _stored(facts))]} if landing else {}),
         "to do": [("", one) for one in _to_do(found, settings, failing, is_up=is_up)] or [("green", "nothing")],
     }
     for group, lines in groups.items():
@@ -156,7 +156,7 @@ def _waiting(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "yellow", f"always null in the last hour: {', '.join(facts['null_fields'])}"
 
 
-def _held(facts: Mapping[str, Any]) -> str:
+def _stored(facts: Mapping[str, Any]) -> str:
     landed = f"{counted(facts['landed_rows'], 'heartbeat')} through {text_of(facts['landed_through'])}"
     computed = f"{counted(facts['windows_computed'], 'window')} computed, the last {text_of(facts['last_window'])}"
     return f"{landed}; {computed}" if facts["landed_rows"] else "nothing has landed"

@@ -13,10 +13,10 @@ import typer
 
 from tidemark.pipeline.cli.here import here, no_decision
 from tidemark.pipeline.cli.options import AsJson, option, past, time_option
-from tidemark.pipeline.cli.output import columns, console, print_json, text_of
+from tidemark.pipeline.cli.output import columns, console, key_range, print_json, text_of
 from tidemark.pipeline.clock import MICROSECOND, format_duration, from_us, iso, rough
 from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.figures import oldest_of
+from tidemark.pipeline.figures import counted, oldest_of
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.notes import ClosedWindows
 from tidemark.pipeline.quality.lost import Outstanding, landed_by_second, outstanding
@@ -184,13 +184,8 @@ def _show(preview: Preview) -> None:
         stands, further = f"Without a release it is {iso(without)}", f", {rough(released - without)} further"
     say(f"{stands} ({preview.without.reason}).")
     say(f"[bold]With the release, it would be {iso(released)}[/]{further} ({preview.released.reason}).")
-    match closing.count:
-        case 0:
-            say("No window would close.")
-        case 1:
-            say(f"One window would close: {closing.first}.")
-        case many:
-            say(f"{many:,} windows would close: {closing.first} to {closing.last}.")
+    which = f": {key_range(closing.first, closing.last)}" if closing.count else ""
+    say(f"{counted(closing.count, 'window')} would close{which}.")
     say(
         f"A message published before {iso(preview.release.before)} that lands later is late if its event time is below "
         "the watermark. Until base has landed all such messages, every message published from that time on holds the "

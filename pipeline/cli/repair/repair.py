@@ -23,7 +23,7 @@ from tidemark.pipeline.cli.options import (
     option,
     window_named,
 )
-from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
+from tidemark.pipeline.cli.output import console, key_range, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.compute.table_definition import loaded_tables, lookbacks_of, read_table
 from tidemark.pipeline.errors import LakeError, ServiceFailed
@@ -128,7 +128,7 @@ def repair(
     if survey.is_sound:
         say("nothing is wrong")
     elif dry_run and (wanted or survey.own):
-        stretches = [_named(stretch[0], stretch[-1]) for stretch in survey.repairable]
+        stretches = [key_range(stretch[0].key, stretch[-1].key) for stretch in survey.repairable]
         stretches += [f"{one.window} of {one.table}" for one in survey.own]
         say(f"would recompute: {', '.join(stretches)}")
     elif requested and wait:
@@ -158,11 +158,7 @@ def launch(settings: Settings, first: Window, last: Window, job: str = COMPUTE_W
     """Ask Dagster for one run over a range of windows. Return a sentence with the run's address. Raises
     ServiceFailed if Dagster does not answer or refuses the run."""
     run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, {WINDOWS: f"{first.key}{TO}{last.key}"})
-    return f"requested {_named(first, last)}; the run is at {run}"
-
-
-def _named(first: Window, last: Window) -> str:
-    return first.key if first == last else f"{first.key} to {last.key}"
+    return f"requested {key_range(first.key, last.key)}; the run is at {run}"
 
 
 def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str | None) -> tuple[datetime, datetime]:

@@ -45,7 +45,7 @@ def init(
     For example, eu=attributes.region = "eu" defines a cohort with the name eu.
     """
     of_topic = {} if topic is None else _of_topic(topic)
-    of_windows = {} if first is None else {"windows.first": _begins(first)}
+    of_windows = {} if first is None else {"windows.first": _first_setting(first)}
     is_on_service = "emulator_host" in of_topic
     if cohort:
         if dagster or shape is not ShapeName.JSON:
@@ -62,14 +62,14 @@ def init(
         files |= SHAPES[shape].files
     of_metrics = {} if ports is None else {"metrics.listen": LISTEN}  # so that each project has its own page
     values = {f"pubsub.{key}": value for key, value in of_topic.items()} | of_windows | of_metrics
-    _put_down({**files, own_files.SETTINGS: own_files.with_values(settings, values)}, folder, ports)
+    _write_files({**files, own_files.SETTINGS: own_files.with_values(settings, values)}, folder, ports)
     inside = "" if folder == Path() else f"cd {shlex.quote(str(folder))}; "
     publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
     following = f"tidemark up, and in another terminal {publish}, then tidemark status"
     print(f"next: {inside}{'tidemark provision, tidemark doctor, then tidemark up' if is_on_service else following}")
 
 
-def _put_down(files: Mapping[str, str], folder: Path, ports: int | None) -> None:
+def _write_files(files: Mapping[str, str], folder: Path, ports: int | None) -> None:
     if ports is not None:
         following = count(ports)
         files = own_files.with_ports(files, lambda _: next(following))
@@ -94,7 +94,7 @@ def _of_topic(written: str) -> dict[str, str]:
     return values
 
 
-def _begins(written: str) -> str:
+def _first_setting(written: str) -> str:
     """Convert `today`, a date, or a time with its time zone to a value of the setting `windows.first`."""
     text = f"{SystemClock().now():%Y-%m-%d}" if written == "today" else written
     begins = moment(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else text, "neither today nor a time")
@@ -115,7 +115,7 @@ def _init_cohorts(
             name: own_files.with_values(text, {"pubsub.emulator_host": ""}) if name.endswith(".toml") else text
             for name, text in files.items()
         }
-    _put_down(files, folder, ports)
+    _write_files(files, folder, ports)
     if "emulator_host" in of_topic:
         print("next: docs/how-to/cohorts.md says what to set up on Google's service")
         return
