@@ -17,6 +17,7 @@ from tests.cli.command import TIDEMARK, said_here
 from tests.clock import until
 from tests.doctor.measure.deviations import QUICK, Service, service
 from tests.watermark.builders import at
+from tidemark.local.services import own_files
 from tidemark.pipeline.cli.start import doctor as measured
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.doctor.measure.experiments import measure
@@ -104,7 +105,9 @@ def values_in(file: Path) -> tuple[float, float]:
 def test_in_the_brought_file_two_values_change_and_no_comment_moves(file: Path) -> None:
     shutil.copy(BROUGHT, file)
     assert [(one.setting.key, one.before) for one in write_settings(file, FOUND)] == [("max_lag", ""), ("slack", "")]
-    before, after = BROUGHT.read_text().splitlines(), file.read_text().splitlines()
+    assert own_files.SECOND_SENTENCE in BROUGHT.read_text(), "which would be untrue with further values"
+    before = BROUGHT.read_text().replace(own_files.SECOND_SENTENCE, "").splitlines()
+    after = file.read_text().splitlines()
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert [new.split("#")[0].rstrip() for _, new in changed] == ['slack = "2.1s"', 'max_lag = "1s"']
     assert all(old[old.index("#") :] == new[new.index("#") :] for old, new in changed)
