@@ -211,7 +211,8 @@ def _is_late(messages: Messages, decisions: list[Decision]) -> np.ndarray:
 def _late(messages: Messages, decisions: list[Decision]) -> int:
     tick_us = np.array([to_us(decision.at) for decision in decisions], dtype=np.int64)
     watermarks = np.array([watermarks_us([each.watermark for each in decisions])])
-    return sum(len(late_at) for (late_at,), _ in late_landings(messages, tick_us, watermarks))
+    late, _ = late_landings(messages, tick_us, watermarks)
+    return int(late.sum())
 
 
 if __name__ == "__main__":

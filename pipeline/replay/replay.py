@@ -195,16 +195,11 @@ class Replayed:
 def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
     """Count the messages of a trace that are late according to the decisions of a replay. Reads the trace once.
 
-    A message is late if its event time is below the watermark of the last decision strictly before it landed. If the
-    clocks of two trackers disagree, a decision's time may be before the previous decision's. Such a decision counts as
-    made at the latest time so far.
+    A message is late if its event time is below the watermark of the last decision strictly before it landed.
     """
-    at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
+    made_us = np.array([to_us(decision.at) for decision in decisions], dtype=np.int64)
     watermark_us = watermarks_us([decision.watermark for decision in decisions])
-    late, landed = np.zeros(len(at_us), dtype=np.int64), 0
-    for (late_at,), has_landed in late_landings(trace, at_us, np.array([watermark_us])):
-        late += np.bincount(late_at, minlength=len(at_us))
-        landed += has_landed
+    (late,), landed = late_landings(trace, made_us, np.array([watermark_us]))
     return Replayed(decisions, np.cumsum(late), landed)
 
 

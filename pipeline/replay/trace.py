@@ -269,24 +269,29 @@ def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
     return np.searchsorted(tick_us, moments, side="left").astype(np.int64)
 
 
-def late_landings(trace: Trace, tick_us: Ints, watermarks_us: Ints) -> Iterator[tuple[list[Ints], int]]:
-    """For each batch of a trace, yield its late messages, and the number of its messages that had landed by the last
-    tick and were not rejected.
+def late_landings(trace: Trace, made_us: Ints, watermarks_us: Ints) -> tuple[Ints, int]:
+    """Count the late messages of a trace at each tick, and all messages that landed by the last tick and were not
+    rejected. Reads the trace once.
 
-    The late messages are one array per row of `watermarks_us`. For each late message, the array has the index of the
-    first tick at or after its landing. Messages that landed after the last tick are left out. A message is late if
-    its event time is below the watermark of the last tick strictly before it landed. `tick_us` are the times of the
-    ticks, in ascending order. Each row of `watermarks_us` contains the watermark at each tick, or NO_WATERMARK.
+    `made_us` are the times of the ticks. Each row of `watermarks_us` has the watermark at each tick, or NO_WATERMARK.
+    The late messages are an array of the same shape: a message counts at the first tick at or after its landing. It is
+    late if its event time is below the watermark of the last tick strictly before it landed. If the clocks of two
+    trackers disagree, a tick's time may be before the previous tick's. Such a tick counts as made at the latest time so
+    far.
     """
+    tick_us = np.maximum.accumulate(made_us)
     before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
     highest = before_landing.max(axis=0)
+    late, landed = np.zeros_like(watermarks_us), 0
     for batch in trace.batches():
         landing = first_tick_at(tick_us, batch.landed_us)
         has_landed = landing < len(tick_us)
         some = has_landed & (batch.event_us < highest[landing])  # most messages are above the watermark of every row
         event_us, late_at = batch.event_us[some], landing[some]
-        late = [late_at[event_us < own[late_at]] for own in before_landing]
-        yield late, int(np.count_nonzero(has_landed & (batch.event_us != NO_EVENT_TIME)))
+        for count, own in zip(late, before_landing, strict=True):
+            np.add.at(count, late_at[event_us < own[late_at]], 1)
+        landed += int(np.count_nonzero(has_landed & (batch.event_us != NO_EVENT_TIME)))
+    return late, landed
 
 
 def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:

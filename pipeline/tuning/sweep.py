@@ -156,19 +156,14 @@ def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[BandOutcome]:
     """Return the outcome of each candidate, which is a variant with a band. Decisions are made for each candidate
-    separately. One pass over the messages counts the late ones for all candidates. If a tick's time is before that of
-    the previous tick, the previous tick's time is used, as in `replayed`."""
+    separately. One pass over the messages counts the late ones for all candidates."""
     made_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
-    tick_us = np.maximum.accumulate(made_us)
     watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
-    late, landed = np.zeros(len(candidates), dtype=np.int64), 0
-    for late_at, has_landed in late_landings(workload.messages, tick_us, watermarks):
-        late += [len(of_one) for of_one in late_at]
-        landed += has_landed
+    late, landed = late_landings(workload.messages, made_us, watermarks)
     counted = (made_us >= workload.from_us) & (made_us <= workload.until_us)
     return [
         BandOutcome(variant, band, landed, int(count), *_lags(made_us, own, counted))
-        for (variant, band), count, own in zip(candidates, late, watermarks, strict=True)
+        for (variant, band), count, own in zip(candidates, late.sum(axis=1), watermarks, strict=True)
     ]
 
 

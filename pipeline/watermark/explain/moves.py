@@ -27,7 +27,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
     is_at_frontier = isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier
     match decision.reason:
         case Reason.HELD_STALE_READING:
-            yield "The watermark is held until both backlogs can be read; recent ticks' problems say why they cannot."
+            yield "The watermark is held until both backlogs can be read; the problems of recent ticks say why not."
         case Reason.HELD_SEEK:
             yield "The watermark is held for this decision only. Replayed messages are late if they land below it."
         case Reason.HELD_INCOMPLETE:
@@ -55,7 +55,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield from _rejected(s, decision.newest_publish_time)
             yield (
                 f"The watermark moves when something is published, and tracking has read {_reach(s)} past that. "
-                'With idle = "advance" it would follow the clock meanwhile.'
+                'With idle = "advance", the watermark would follow the clock until then.'
             )
         case _ if isinstance(evidence, SilenceEvidence) and s.watermark is not None:
             slack = max(policy.base_slack, policy.reading_slack)
@@ -159,7 +159,7 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
         needs.append(f"tracking has read {_reach(s)} past {later}{lag}")
     yield f"The watermark moves when {', and when '.join(needs)}."
     if not has_no_backlog(known(s.tracking), s.policy.near_on_tracking):
-        yield "Tracking has a backlog, too. It must first catch up to the present, or get a band ahead of base."
+        yield "Tracking has a backlog, too. Tracking must first reach the present, or be ahead of base by the band."
     if until is not None and known(s.base).is_read_rarely:
         by = iso(known(s.base).next_by)
         yield f"The next reading of base shows its progress: by {by}, or once its backlog is gone (snapshot_budget)."
@@ -200,7 +200,7 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
     were released. `until` is None if no release would move it."""
     if s.release is not None:
         yield (
-            "Until base has acknowledged the released messages, its reading does not show what else it holds. Check "
+            "Until base has acknowledged the released messages, its reading does not show its other messages. Check "
             "that the sensor `landing` ticks, or release more with another `tidemark release`."
         )
         return
