@@ -95,17 +95,18 @@ def _readings(s: Situation) -> tuple[tuple[str, EffectiveReading], tuple[str, Ef
     return ("Base", known(s.base)), ("Tracking", known(s.tracking))
 
 
-def _backlog(name: str, reading: EffectiveReading, s: Situation) -> str:
+def _backlog(name: str, reading: EffectiveReading) -> str:
+    """Say what the subscription has acknowledged, to the exact time: after a restore, someone seeks to it."""
     if reading.names_a_message:
         return f"{name}'s backlog began at {iso(reading.oldest_unacked)}, {_age(reading)} before it was read."
-    if has_no_backlog(reading, s.policy.near_real_time):
+    if has_no_backlog(reading, ZERO):
         return f"{name} had no backlog at {iso(reading.observed_at)}."
     return f"{name} has acknowledged everything that was published before {iso(reading.oldest_unacked)}."
 
 
 def _fresh(s: Situation) -> Iterator[str]:
     for name, reading in _readings(s):
-        yield _backlog(name, reading, s)
+        yield _backlog(name, reading)
         if reading.is_read_rarely:
             age, every = rough(s.at - reading.newest.observed_at), rough(reading.newest.next_within)
             yield (

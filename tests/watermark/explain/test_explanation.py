@@ -112,6 +112,13 @@ def test_a_reading_is_explained_by_whether_it_names_a_message() -> None:
     said = text_of(log.explain(), "readings")
     assert f"Base has acknowledged everything that was published before {iso(at(60))}" in said
     log = Log(messages=EVERY_SECOND)
+    log.read(100, reading(100, 99, names=False), reading(100))
+    said = text_of(log.explain(), "readings")
+    assert said == (
+        f"Base has acknowledged everything that was published before {iso(at(99))}. "
+        f"Tracking had no backlog at {iso(at(100))}."
+    )
+    log = Log(messages=EVERY_SECOND)
     log.read(100, reading(100), reading(100, 95))
     assert "Tracking's backlog began at" in text_of(log.explain(), "readings")
     assert "no backlog" not in text_of(log.explain(), "tracking")
