@@ -145,14 +145,17 @@ def refuse_output(name: str, file: Path | None, trace: Path | None) -> None:
     if file is None:
         return
     why, folder = "", file.parent
-    if file.is_dir():
-        why = "is a folder; name a file"
-    elif not folder.is_dir():
-        why = f"would be in {folder}, which is not a folder; name a file in an existing folder"
-    elif not os.access(file if file.exists() else folder, os.W_OK):
-        why = "cannot be written; name a file that you may write"
-    elif trace is not None and file.exists() and trace.exists() and file.samefile(trace):
-        why = "is the trace itself; name another file"
+    try:
+        if file.is_dir():
+            why = "is a folder; name a file"
+        elif not folder.is_dir():
+            why = f"would be in {folder}, which is not a folder; name a file in an existing folder"
+        elif not os.access(file if file.exists() else folder, os.W_OK):
+            why = "cannot be written; name a file that you may write"
+        elif trace is not None and file.exists() and trace.exists() and file.samefile(trace):
+            why = "is the trace itself; name another file"
+    except OSError as error:  # such as a name that is too long
+        why = f"cannot be written: {error.strerror}"
     if why:
         raise typer.BadParameter(f"{name} {file} {why}")
 

@@ -151,6 +151,7 @@ def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path)
         (["TRACE", "--out", "TRACE"], "is the trace itself"),
         (["TRACE", "--out", "nowhere/decisions.parquet"], "would be in nowhere, which is not a folder"),
         (["--from-lake", "--out", "."], "is a folder"),
+        (["TRACE", "--out", 300 * "a"], "cannot be written: File name too long"),
         (["TRACE", "--from-lake"], "a trace cannot be combined with --from-lake"),
         (["--from-lake", "--tick", "5s"], "--tick: it cannot be combined with --from-lake"),
         (["--from-lake", "--complete-from", "2026-11-21T05:20:00Z"], "--complete-from: it cannot be combined with"),
